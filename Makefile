@@ -1,0 +1,3 @@
+.PHONY: conformance test lint env lock clean
+conformance test lint env lock clean:
+	./x $@ $(ARGS)

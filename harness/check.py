@@ -1,0 +1,207 @@
+"""One case on every backend: build, run, evaluate, judge, record. A row: many of them, and a shrunk failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from opgauge.reference_engine import lower, operators
+from opgauge.reference_engine.case import id_of, parse_id
+from opgauge.reference_engine.errors import ModelError
+from opgauge.reference_engine.evaluate import evaluate
+from opgauge.reference_engine.types import (
+    FINDINGS,
+    Array,
+    Case,
+    CaseSpec,
+    Exact,
+    Graph,
+    Observation,
+    Policy,
+    Record,
+    Status,
+    Verdict,
+)
+
+from . import expectations, generate, model
+from .client import Client
+from .oracles import judge
+
+SHRINK_S = 5.0
+SHRUNK_PER_ROW = 2
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked: a model with inputs, and how records call it."""
+
+    case: str
+    suite: str
+    op: str
+    label: str
+    profile: str
+    model: bytes
+    inputs: Mapping[str, Array]
+
+
+def subject_of(case: Case, label: str, suite: str = "operators") -> Subject:
+    data, inputs = model.build(case)
+    return Subject(id_of(case, label), suite, case.op, label, case.profile, data, inputs)
+
+
+def check(subject: Subject, clients: Sequence[Client], rows: Sequence[expectations.Deviation] = ()) -> list[Record]:
+    """The records of one subject, one for each client, in their order.
+
+    The backends compute while the reference evaluates. A model that the reference refuses is `invalid`
+    and counts for or against nobody.
+    """
+    started = time.perf_counter()
+    for client in clients:
+        client.submit(subject.case, subject.model, subject.inputs)
+    refused = ""
+    exacts: dict[Policy, tuple[Exact, ...]] = {}
+    graph: Graph | None = None
+    try:
+        graph = lower.lower(subject.model, subject.inputs)
+        for policy in {client.spec.policy for client in clients}:
+            exacts[policy] = evaluate(graph, subject.inputs, policy)
+    except ModelError as error:
+        refused = f"{type(error).__name__}: {error}"
+    records = []
+    for client in clients:
+        observation = client.receive()
+        if refused or graph is None:
+            verdict = Verdict(Status.INVALID, refused)
+        else:
+            verdict = verdict_of(subject, graph, exacts[client.spec.policy], observation, client, rows)
+        records.append(record(subject, client.spec.text, observation, verdict, time.perf_counter() - started))
+    return records
+
+
+def verdict_of(
+    subject: Subject,
+    graph: Graph,
+    exacts: tuple[Exact, ...],
+    observation: Observation,
+    client: Client,
+    rows: Sequence[expectations.Deviation],
+) -> Verdict:
+    """The oracle's word, after outputs that depend on other outputs were judged against those as returned."""
+    forced = forced_outputs(subject, observation, exacts)
+    if forced:
+        exacts = evaluate(graph, subject.inputs, client.spec.policy, forced)
+    verdict = judge(exacts, observation, client.spec.policy)
+    if verdict.status is not Status.FAIL or not rows:
+        return verdict
+    mine = [row for row in rows if expectations.applies(row, client.spec.name, client.info)]
+    return expectations.explain(mine, subject.op, exacts, observation.outputs, verdict)
+
+
+def forced_outputs(subject: Subject, observation: Observation, exacts: Sequence[Exact]) -> dict[int, Array]:
+    """Returned outputs that later outputs are computed from (DynamicQuantizeLinear's scale and zero point)."""
+    row = operators.OPERATORS.get(("", subject.op))
+    if row is None or not row.forced or observation.status is not Status.PASS or len(observation.outputs) != len(exacts):
+        return {}
+    return {
+        i: observation.outputs[i]
+        for i in row.forced
+        if observation.outputs[i].shape == exacts[i].value.shape and observation.outputs[i].dtype == exacts[i].value.dtype
+    }
+
+
+def record(subject: Subject, backend: str, observation: Observation, verdict: Verdict, seconds: float) -> Record:
+    detail: dict[str, Any] = {k: v for k, v in verdict.detail.items() if k != "set_elements" or v}
+    if observation.times_ns:
+        detail["times_ns"] = dict(observation.times_ns)
+    return Record(
+        subject.case,
+        subject.suite,
+        subject.op,
+        subject.label,
+        subject.profile,
+        backend,
+        verdict.status,
+        verdict.message,
+        verdict.explained,
+        verdict.elements,
+        verdict.outside,
+        verdict.undecided,
+        verdict.saturated,
+        verdict.ties,
+        verdict.set_size,
+        round(seconds * 1e6, 1),
+        detail,
+        dict(observation.counts),
+    )
+
+
+def check_row(
+    row: CaseSpec,
+    budget: int,
+    seed: int,
+    clients: Sequence[Client],
+    emit: Callable[[Record], None],
+    failures: Path | None = None,
+    shrink: bool = True,
+) -> generate.Explored:
+    """Explore a suite row; every record goes to `emit` at once.
+
+    The first failures of each backend are shrunk to a smaller case that still fails, and saved with
+    their model and inputs under `failures`.
+    """
+    rows = expectations.load()
+    shrunk: dict[str, int] = {}
+
+    def visit(case_id: str, case: Case) -> None:
+        for found, client in zip(check(subject_of(case, row.label), clients, rows), clients, strict=True):
+            if found.status in FINDINGS and shrunk.get(found.backend, 0) < SHRUNK_PER_ROW and not client.spec.definition.informative:
+                shrunk[found.backend] = shrunk.get(found.backend, 0) + 1
+                found = _with_smaller(found, case, row, seed, client, rows, shrink)
+                if failures is not None:
+                    found = _saved(found, failures)
+            emit(found)
+
+    return generate.explore(row, budget, seed, visit)
+
+
+def _with_smaller(
+    found: Record, case: Case, row: CaseSpec, seed: int, client: Client, rows: Sequence[expectations.Deviation], shrink: bool
+) -> Record:
+    """The record with the id and the evidence of a smaller case that fails with the same status."""
+    if not shrink or found.status is not Status.FAIL:
+        return found
+
+    def failing(candidate: Case) -> bool:
+        return check(subject_of(candidate, row.label), [client], rows)[0].status is found.status
+
+    smaller = generate.shrink(row, seed, failing, SHRINK_S)
+    if smaller is None:
+        return found
+    again = check(subject_of(smaller, row.label), [client], rows)[0]
+    if again.status is not found.status:
+        return found
+    evidence = {"case": again.case, "message": again.message, "first": again.detail.get("first", [])}
+    return replace(found, detail={**found.detail, "smaller": evidence})
+
+
+def _saved(found: Record, failures: Path) -> Record:
+    case, label = parse_id(found.detail.get("smaller", {}).get("case", found.case))
+    path = model.save(case, failures, {"label": label, "backend": found.backend, "message": found.message})
+    return replace(found, detail={**found.detail, "saved": str(path)})
+
+
+def check_witnesses(clients: Sequence[Client], emit: Callable[[Record], None]) -> None:
+    """Replay the witness of each deviation where its condition holds: a pass means that the row is stale."""
+    for row in expectations.load():
+        for client in clients:
+            if not expectations.applies(row, client.spec.name, client.info):
+                continue
+            case, label = parse_id(row.witness)
+            found = check(subject_of(case, label, "witness"), [client], [row])[0]
+            if found.status is not Status.DEVIATION:
+                text = f"deviation {row.id} is stale: its witness reads {found.status} on {client.spec.text}"
+                found = replace(found, status=Status.FAIL, message=text, detail={**found.detail, "stale": row.id})
+            emit(found)

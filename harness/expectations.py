@@ -1,0 +1,193 @@
+"""Known true deviations of runtimes: which elements they excuse, and whether they are still true.
+
+`baselines/expectations.toml` holds `[[deviation]]` rows. A row excuses only the elements that its predicate
+explains, only for its operators, runtime, versions and condition; its witness is a case that is replayed
+wherever the condition holds, and the row is stale, and a finding, when the witness passes.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opgauge.reference_engine import dtypes as dt
+from opgauge.reference_engine.errors import BaselineError
+from opgauge.reference_engine.types import Array, Exact, Status, Verdict
+
+from .oracles import inside_set
+
+KEYS = ("id", "operators", "runtime", "versions", "when", "predicate", "witness", "reason", "link")
+COMPARE: dict[str, Callable[[Array, float], Array]] = {
+    ">=": np.greater_equal,
+    "<=": np.less_equal,
+    ">": np.greater,
+    "<": np.less,
+    "==": np.equal,
+}
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One row: see docs/numerics.md, statuses.
+
+    `predicate` is `name op number` joined by `and`; names: `v` the number before rounding, `w` the same
+    with the zero point, `got`, `lo`, `hi`. `when` is a condition on the backend's info: `key~substring`
+    joined by `and`, empty for always.
+    """
+
+    id: str
+    operators: tuple[str, ...]
+    runtime: str
+    versions: str
+    when: str
+    predicate: str
+    witness: str
+    reason: str
+    link: str
+
+
+def load(path: Path | None = None) -> tuple[Deviation, ...]:
+    """Rows of a file, or of the shipped one. Raises: BaselineError naming the row and what is wrong."""
+    if path is None:
+        text = (resources.files("opgauge.baselines") / "expectations.toml").read_text("utf-8")
+    else:
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BaselineError(f"{path}: cannot be read: {error}") from error
+    return parse(text, str(path or "baselines/expectations.toml"))
+
+
+def parse(text: str, name: str) -> tuple[Deviation, ...]:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BaselineError(f"{name}: not TOML: {error}") from error
+    unknown = set(document) - {"deviation", "quarantine"}
+    if unknown:
+        raise BaselineError(f"{name}: unknown table {sorted(unknown)[0]!r}; known: deviation, quarantine")
+    rows = tuple(_row(entry, i, name) for i, entry in enumerate(document.get("deviation", [])))
+    ids = [row.id for row in rows]
+    doubled = {i for i in ids if ids.count(i) > 1}
+    if doubled:
+        raise BaselineError(f"{name}: deviation id {sorted(doubled)[0]!r} appears twice")
+    return rows
+
+
+def _row(entry: Mapping[str, Any], index: int, name: str) -> Deviation:
+    where = f"{name}: deviation {entry.get('id', index)!r}"
+    if missing := [k for k in KEYS if k not in entry and k != "when"]:
+        raise BaselineError(f"{where}: {missing[0]!r} is missing")
+    if extra := sorted(set(entry) - set(KEYS)):
+        raise BaselineError(f"{where}: unknown key {extra[0]!r}; known: {', '.join(KEYS)}")
+    if entry["runtime"] in ("cpu", "wgpu", "exact"):
+        raise BaselineError(f"{where}: our own backends are never excused")
+    fields = {k: str(entry.get(k, "")) for k in KEYS if k != "operators"}
+    row = Deviation(operators=tuple(entry["operators"]), **fields)
+    try:
+        clauses(row.predicate)
+        version_range(row.versions)
+    except ValueError as error:
+        raise BaselineError(f"{where}: {error}") from error
+    return row
+
+
+@lru_cache(maxsize=256)
+def clauses(predicate: str) -> tuple[tuple[str, str, float], ...]:
+    """(name, comparison, number) of each `and`-joined clause. Raises: ValueError."""
+    found = []
+    for clause in predicate.split(" and "):
+        match = re.fullmatch(r"\s*(v|w|got|lo|hi)\s*(>=|<=|==|>|<)\s*([-+0-9.e]+)\s*", clause)
+        if not match:
+            raise ValueError(f"predicate clause {clause!r} is not `v|w|got|lo|hi` compared with a number")
+        found.append((match[1], match[2], float(match[3])))
+    return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def version_range(versions: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """(comparison, release) of each comma-joined bound; `*` is every version. Raises: ValueError."""
+    if versions.strip() == "*":
+        return ()
+    found = []
+    for bound in versions.split(","):
+        match = re.fullmatch(r"\s*(>=|<=|==|>|<)\s*(\d+(?:\.\d+)*)\s*", bound)
+        if not match:
+            raise ValueError(f"version bound {bound!r} is not like `>=1.17`")
+        found.append((match[1], tuple(int(p) for p in match[2].split("."))))
+    return tuple(found)
+
+
+def matches_version(version: str, versions: str) -> bool:
+    """Is a release inside the range; `1.32` counts as `1.32.*` in an upper bound."""
+    release = tuple(int(p) for p in re.findall(r"\d+", version)[:3])
+    for comparison, bound in version_range(versions):
+        short = release[: len(bound)]
+        holds = {
+            ">=": short >= bound,
+            "<=": short <= bound,
+            "==": short == bound,
+            ">": short > bound,
+            "<": short < bound,
+        }[comparison]
+        if not holds:
+            return False
+    return True
+
+
+def applies(row: Deviation, runtime: str, info: Mapping[str, str]) -> bool:
+    """Does the row speak of this runtime, version and condition."""
+    if row.runtime != runtime or not matches_version(info.get("version", "0"), row.versions):
+        return False
+    for clause in filter(None, (c.strip() for c in row.when.split(" and "))):
+        key, _, part = clause.partition("~")
+        if part not in info.get(key, ""):
+            return False
+    return True
+
+
+def excused(row: Deviation, exact: Exact, actual: Array) -> Array:
+    """Elements that the predicate explains. Quantized outputs only know `v` and `w`."""
+    names: dict[str, Array] = {"got": actual.astype(np.float64), "lo": exact.lo, "hi": exact.hi}
+    if exact.real is not None:
+        names["v"] = exact.real
+        names["w"] = exact.real + (0.0 if exact.zero_point is None else exact.zero_point)
+    mask = np.ones(exact.value.shape, bool)
+    for name, comparison, number in clauses(row.predicate):
+        if name not in names:
+            return np.zeros(exact.value.shape, bool)
+        with np.errstate(invalid="ignore"):
+            mask &= COMPARE[comparison](names[name], number)
+    return mask
+
+
+def explain(rows: Sequence[Deviation], op: str, exacts: Sequence[Exact], outputs: Sequence[Array], verdict: Verdict) -> Verdict:
+    """A failure whose every offending element is excused becomes a deviation; anything else stays."""
+    mine = [row for row in rows if op in row.operators]
+    if verdict.status is not Status.FAIL or not mine or len(exacts) != len(outputs):
+        return verdict
+    used: set[str] = set()
+    for exact, actual in zip(exacts, outputs, strict=True):
+        if actual.shape != exact.value.shape or dt.WORD.get(actual.dtype) != exact.dtype:
+            return verdict
+        outside = ~inside_set(exact, actual)
+        if exact.free is not None:
+            outside &= ~exact.free
+        for row in mine:
+            mask = excused(row, exact, actual) & outside
+            if mask.any():
+                used.add(row.id)
+                outside &= ~mask
+        if outside.any():
+            return verdict
+    names = ", ".join(sorted(used))
+    reason = next(row.reason for row in mine if row.id in used)
+    return replace(verdict, status=Status.DEVIATION, message=f"{names}: {reason}", detail={**verdict.detail, "deviations": sorted(used)})

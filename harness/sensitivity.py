@@ -1,0 +1,173 @@
+"""How much of what kernels get wrong does the suite see: planted faults as backends, judged like any other.
+
+The suite draws the same cases as `opgauge run` and knows nothing of the fault that it judges.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from opgauge.backends import resolve
+from opgauge.reference_engine.errors import BackendUnavailableError, OpgaugeError
+from opgauge.reference_engine.operators import OPERATORS
+from opgauge.reference_engine.types import FINDINGS, CaseSpec, Record, Status
+
+from . import check, generate
+from .client import Client
+
+
+@dataclass(frozen=True)
+class FaultDef:
+    """What a fault module says of one of its objects."""
+
+    id: str
+    op: str
+    ops: tuple[str, ...]
+    cls: str
+    title: str
+    benign: bool
+    runnable: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the suite made of one fault on one operator.
+
+    `caught_after` counts cases up to and with the first that failed, 0 when none did; `case` and
+    `message` are that case's.
+    """
+
+    id: str
+    op: str
+    cls: str
+    title: str
+    benign: bool
+    cases: int
+    caught_after: int = 0
+    status: str = ""
+    case: str = ""
+    message: str = ""
+
+    @property
+    def caught(self) -> bool:
+        return self.caught_after > 0
+
+
+_LIST = """
+import importlib.util, json, os, sys
+path = sys.argv[1]
+sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+spec = importlib.util.spec_from_file_location("opgauge_faults", path)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+def row(f, benign):
+    return dict(id=str(f.id), op=str(f.op), ops=[str(o) for o in getattr(f, "ops", (f.op,))], cls=str(f.cls),
+                title=str(getattr(f, "title", "")), benign=benign, runnable=hasattr(f, "run"))
+rows = [row(f, False) for f in module.FAULTS] + [row(f, True) for f in getattr(module, "BENIGN", [])]
+print("\\n" + json.dumps(rows))
+"""
+
+
+def catalogue(path: Path) -> list[FaultDef]:
+    """The faults of a module, read in a process of its own. Raises: OpgaugeError."""
+    if not path.is_file():
+        raise OpgaugeError(f"fault module {path} does not exist")
+    done = subprocess.run([sys.executable, "-c", _LIST, str(path)], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise OpgaugeError(f"fault module {path} does not load: {done.stderr.strip().splitlines()[-1:]}")
+    rows = json.loads(done.stdout.splitlines()[-1])
+    return [FaultDef(**{**row, "ops": tuple(row["ops"])}) for row in rows]
+
+
+def measure(
+    path: Path,
+    rows: Sequence[CaseSpec],
+    cases: int = 100,
+    seed: int = 0,
+    ops: Sequence[str] = (),
+    only: Sequence[str] = (),
+    progress: Callable[[Outcome], None] = lambda _: None,
+) -> Iterator[Outcome]:
+    """One outcome for each fault and each of its operators that has a suite row.
+
+    `cases` per suite row (operator and dtypes), taken from the rows in turn, so that `caught_after`
+    counts what a run over the operator would have seen.
+    """
+    drawn: dict[str, list[check.Subject]] = {}
+    for fault in catalogue(path):
+        if only and fault.id not in only:
+            continue
+        for op in fault.ops:
+            mine = [row for row in rows if row.op == op]
+            if not mine or not fault.runnable or (ops and op not in ops):
+                continue
+            if op not in drawn:
+                drawn[op] = subjects(mine, cases, seed)
+            outcome = judge_fault(path, fault, op, drawn[op])
+            progress(outcome)
+            yield outcome
+
+
+def subjects(rows: Sequence[CaseSpec], cases: int, seed: int) -> list[check.Subject]:
+    """The cases that a run would draw, one from each row in turn."""
+    lists: list[list[check.Subject]] = []
+    for row in rows:
+        found: list[check.Subject] = []
+        generate.explore(row, cases, seed, lambda _, case, row=row, found=found: found.append(check.subject_of(case, row.label)))
+        lists.append(found)
+    return [s for group in zip_longest(*lists) for s in group if s is not None]
+
+
+def judge_fault(path: Path, fault: FaultDef, op: str, cases: Sequence[check.Subject]) -> Outcome:
+    """Run the fault until a case fails; an honest variant runs through all of them."""
+    spec = resolve(f"faults:{path.resolve()}:{fault.id}")
+    ran = 0
+    with Client(spec) as client:
+        for subject in cases:
+            found = check.check(subject, [client])[0]
+            if found.status is Status.UNAVAILABLE:
+                raise BackendUnavailableError(f"fault {fault.id}: {found.message}")
+            if found.status in (Status.UNSUPPORTED, Status.INVALID):
+                continue
+            ran += 1
+            if found.status in FINDINGS:
+                return _outcome(fault, op, ran, ran, found)
+    return _outcome(fault, op, ran, 0, None)
+
+
+def _outcome(fault: FaultDef, op: str, ran: int, caught_after: int, found: Record | None) -> Outcome:
+    evidence = (str(found.status), found.case, found.message) if found else ("", "", "")
+    return Outcome(fault.id, op, fault.cls, fault.title, fault.benign, ran, caught_after, *evidence)
+
+
+def summary(outcomes: Sequence[Outcome], faults: Sequence[FaultDef]) -> dict[str, object]:
+    """Numerators, denominators and the lists behind them; a fault counts as caught on any of its operators."""
+    seeded = [o for o in outcomes if not o.benign]
+    classes: dict[str, dict[str, int]] = {}
+    ids = sorted({o.id for o in seeded})
+    caught = {o.id for o in seeded if o.caught}
+    for identity in ids:
+        cls = next(o.cls for o in seeded if o.id == identity)
+        tally = classes.setdefault(cls, {"applicable": 0, "caught": 0})
+        tally["applicable"] += 1
+        tally["caught"] += identity in caught
+    done = {o.id for o in outcomes}
+    lowered = {op for _, op in OPERATORS}
+    return {
+        "applicable": len(ids),
+        "caught": len(caught),
+        "pairs": len(seeded),
+        "pairs_caught": sum(o.caught for o in seeded),
+        "missed": [f"{o.id} {o.op}" for o in seeded if not o.caught],
+        "classes": classes,
+        "benign": sorted({o.id for o in outcomes if o.benign}),
+        "benign_flagged": [f"{o.id} {o.op}" for o in outcomes if o.benign and o.caught],
+        "not_applicable": [f"{f.id} {f.op} ({'no suite row' if f.op not in lowered else f.cls})" for f in faults if f.id not in done],
+        "outcomes": [{**asdict(o), "caught": o.caught} for o in outcomes],
+    }

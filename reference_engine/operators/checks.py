@@ -1,0 +1,63 @@
+"""What lowerings check before they emit: element types, and attributes against the opset."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ..emit import Emitter, Value, cast
+from ..errors import DtypeError, ModelError, UnknownOperatorError
+
+Versions = tuple[int, int | None]
+
+
+def text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def same_dtype(emit: Emitter, **values: Value) -> None:
+    """Raises: DtypeError naming the inputs that differ."""
+    if len({v.dtype for v in values.values()}) > 1:
+        found = ", ".join(f"{name} {v.spec}" for name, v in values.items())
+        raise DtypeError(f"{emit.source}: inputs must have one element type, got {found}")
+
+
+def one_of(emit: Emitter, name: str, value: Value, words: tuple[str, ...]) -> None:
+    """Raises: DtypeError naming the input and what it may be."""
+    if value.dtype not in words:
+        raise DtypeError(f"{emit.source}: {name} is {value.spec}, expected {' or '.join(words)}")
+
+
+def integers(emit: Emitter, value: Value, name: str) -> tuple[int, ...]:
+    """The content of an input that decides a shape (axes, starts, pads...)."""
+    one_of(emit, name, value, ("int64", "int32"))
+    if value.rank > 1:
+        raise ModelError(f"{emit.source}: {name} has shape {text(value.shape)}, expected a list")
+    return tuple(int(i) for i in emit.data(value, name).ravel())
+
+
+def widen(emit: Emitter, x: Value) -> Value:
+    """16-bit floats are summed in float32 and rounded once, at the end."""
+    return cast(emit, x, "float32") if x.dtype in ("float16", "bfloat16") else x
+
+
+def versioned(lower: Callable[..., Any], **versions: Versions) -> Callable[..., Any]:
+    """`lower`, refusing attributes outside the opsets (first, last) in which ONNX knows them.
+
+    Raises: UnknownOperatorError naming the attribute and its opsets.
+    """
+
+    @functools.wraps(lower)
+    def checked(emit: Emitter, *inputs: Value | None, **attributes: Any) -> Any:
+        for name in attributes.keys() & versions.keys():
+            first, last = versions[name]
+            if emit.opset < first or (last is not None and emit.opset > last):
+                until = "" if last is None else f" to {last}"
+                raise UnknownOperatorError(
+                    f"{emit.source}: attribute {name} belongs to opsets {first}{until or ' and later'}, "
+                    f"this model has opset {emit.opset}"
+                )
+        return lower(emit, *inputs, **attributes)
+
+    return checked
