@@ -27,7 +27,9 @@ LEVELS = {
 PROVIDERS = ["CPUExecutionProvider"]
 QUIET = 4
 BFLOAT16 = 16
-ISA_WORDS = "sse4_1 avx2 avx_vnni avx512f avx512bw avx512_vnni avx512_bf16 avx512_fp16 amx_int8 amx_bf16 asimddp i8mm sve".split()
+ISA_WORDS = (
+    "avx2 avx_vnni avx512f avx512bw avx512_vnni avx512_bf16 avx512_fp16 amx_int8 amx_bf16 asimddp i8mm sve"
+).split()
 
 
 def _import() -> Any:

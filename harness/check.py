@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from opgauge.reference_engine import lower, operators
 from opgauge.reference_engine.case import id_of, parse_id
-from opgauge.reference_engine.errors import ModelError
+from opgauge.reference_engine.errors import ModelError, UnknownOperatorError
 from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.types import (
     FINDINGS,
@@ -25,6 +28,7 @@ from opgauge.reference_engine.types import (
     Status,
     Verdict,
 )
+from opgauge.suites import onnx_node
 
 from . import expectations, generate, model
 from .client import Client
@@ -52,8 +56,13 @@ def subject_of(case: Case, label: str, suite: str = "operators") -> Subject:
     return Subject(id_of(case, label), suite, case.op, label, case.profile, data, inputs)
 
 
-def check(subject: Subject, clients: Sequence[Client], rows: Sequence[expectations.Deviation] = ()) -> list[Record]:
-    """The records of one subject, one for each client, in their order.
+def check(
+    subject: Subject,
+    clients: Sequence[Client],
+    rows: Sequence[expectations.Deviation] = (),
+    stored: onnx_node.NodeTest | None = None,
+) -> list[Record]:
+    """The records of one subject, one for each client, in their order; one more for `stored` outputs.
 
     The backends compute while the reference evaluates. A model that the reference refuses is `invalid`
     and counts for or against nobody.
@@ -77,7 +86,15 @@ def check(subject: Subject, clients: Sequence[Client], rows: Sequence[expectatio
             verdict = Verdict(Status.INVALID, refused)
         else:
             verdict = verdict_of(subject, graph, exacts[client.spec.policy], observation, client, rows)
-        records.append(record(subject, client.spec.text, observation, verdict, time.perf_counter() - started))
+        made = record(subject, client.spec.text, observation, verdict, time.perf_counter() - started)
+        if stored is not None and observation.status is Status.PASS:
+            made = replace(made, detail={**made.detail, "stored": matches_stored(observation.outputs, stored)})
+        records.append(made)
+    if stored is not None and graph is not None and not refused:
+        seen = Observation(Status.PASS, stored.outputs)
+        forced = forced_outputs(graph, seen, evaluate(graph, subject.inputs))
+        verdict = judge(evaluate(graph, subject.inputs, forced=forced), seen, Policy())
+        records.append(record(subject, STORED, seen, verdict, 0.0))
     return records
 
 
@@ -90,7 +107,7 @@ def verdict_of(
     rows: Sequence[expectations.Deviation],
 ) -> Verdict:
     """The oracle's word, after outputs that depend on other outputs were judged against those as returned."""
-    forced = forced_outputs(subject, observation, exacts)
+    forced = forced_outputs(graph, observation, exacts)
     if forced:
         exacts = evaluate(graph, subject.inputs, client.spec.policy, forced)
     verdict = judge(exacts, observation, client.spec.policy)
@@ -100,14 +117,13 @@ def verdict_of(
     return expectations.explain(mine, subject.op, exacts, observation.outputs, verdict)
 
 
-def forced_outputs(subject: Subject, observation: Observation, exacts: Sequence[Exact]) -> dict[int, Array]:
-    """Returned outputs that later outputs are computed from (DynamicQuantizeLinear's scale and zero point)."""
-    row = operators.OPERATORS.get(("", subject.op))
-    if row is None or not row.forced or observation.status is not Status.PASS or len(observation.outputs) != len(exacts):
+def forced_outputs(graph: Graph, observation: Observation, exacts: Sequence[Exact]) -> dict[int, Array]:
+    """Returned outputs that other outputs are computed from (DynamicQuantizeLinear's scale and zero point)."""
+    if observation.status is not Status.PASS or len(observation.outputs) != len(exacts):
         return {}
     return {
         i: observation.outputs[i]
-        for i in row.forced
+        for i in graph.forced
         if observation.outputs[i].shape == exacts[i].value.shape and observation.outputs[i].dtype == exacts[i].value.dtype
     }
 
@@ -183,13 +199,13 @@ def _with_smaller(
     again = check(subject_of(smaller, row.label), [client], rows)[0]
     if again.status is not found.status:
         return found
-    evidence = {"case": again.case, "message": again.message, "first": again.detail.get("first", [])}
+    evidence = {"case": again.case, "message": again.message, **{k: again.detail.get(k) for k in ("index", "got", "expected")}}
     return replace(found, detail={**found.detail, "smaller": evidence})
 
 
 def _saved(found: Record, failures: Path) -> Record:
     case, label = parse_id(found.detail.get("smaller", {}).get("case", found.case))
-    path = model.save(case, failures, {"label": label, "backend": found.backend, "message": found.message})
+    path = model.save(case, label, failures, {"backend": found.backend, "message": found.message})
     return replace(found, detail={**found.detail, "saved": str(path)})
 
 
@@ -205,3 +221,49 @@ def check_witnesses(clients: Sequence[Client], emit: Callable[[Record], None]) -
                 text = f"deviation {row.id} is stale: its witness reads {found.status} on {client.spec.text}"
                 found = replace(found, status=Status.FAIL, message=text, detail={**found.detail, "stale": row.id})
             emit(found)
+
+
+STORED = "onnx-stored"
+
+
+@lru_cache(maxsize=1)
+def node_tests() -> onnx_node.NodeTests:
+    """All node tests on lowered operators and forms, collected once in a process."""
+    found = onnx_node.collect(operators.OPERATORS)
+    kept, skipped = [], list(found.skipped)
+    for test in found.tests:
+        try:
+            lower.lower(test.model, test.inputs)
+            kept.append(test)
+        except UnknownOperatorError as error:
+            skipped.append((test.name, str(error)))
+    return replace(found, tests=tuple(kept), skipped=tuple(skipped))
+
+
+def check_node_tests(names: Sequence[str], clients: Sequence[Client], emit: Callable[[Record], None]) -> None:
+    """ONNX's node tests: backends by our sets and against the stored outputs, the stored outputs by our sets.
+
+    No names: all of them.
+    A backend's record carries `stored`: whether its outputs also match ONNX's within ONNX's own tolerance;
+    the record of `onnx-stored` says whether what ONNX stores lies inside our sets.
+    """
+    rows = expectations.load()
+    for test in node_tests().tests:
+        if names and test.name not in names:
+            continue
+        subject = Subject(f"onnx-node/{test.name}", "onnx-node", test.op, "node", "onnx-node", test.model, test.inputs)
+        for found in check(subject, clients, rows, stored=test):
+            emit(found)
+
+
+def matches_stored(outputs: Sequence[Array], test: onnx_node.NodeTest) -> bool:
+    """ONNX's own criterion: equal types and shapes, |y - stored| <= atol + rtol |stored|."""
+    if len(outputs) != len(test.outputs):
+        return False
+    for actual, stored in zip(outputs, test.outputs, strict=True):
+        if actual.dtype != stored.dtype or actual.shape != stored.shape:
+            return False
+        a, b = actual.astype(np.float64), stored.astype(np.float64)
+        if not np.allclose(a, b, rtol=test.rtol, atol=test.atol, equal_nan=True):
+            return False
+    return True

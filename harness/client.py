@@ -54,7 +54,7 @@ class Client:
         self._load_crashes = 0
         self._info: dict[str, str] | None = None
         self._case = self._previous = self._suspects = ""
-        self._frame = b""
+        self._frame, self._in_flight = b"", False
         self._submitted = 0.0
         self._start()
 
@@ -181,7 +181,9 @@ class Client:
         header = {"id": case_id, "names": list(inputs), "repeats": repeats, "n_outputs": n_outputs}
         tensors = [("uint8", (len(model),), model)]
         tensors += [(dt.word_of(x.dtype), x.shape, np.asarray(x).tobytes()) for x in inputs.values()]
-        self._case, self._frame = case_id, wire.encode(header, tensors)
+        if self._in_flight:  # nobody came for the last reply: it must not answer this case
+            self._stop()
+        self._case, self._frame, self._in_flight = case_id, wire.encode(header, tensors), True
         if not self._unavailable:
             self._dispatch()
 
@@ -196,6 +198,7 @@ class Client:
 
     def receive(self) -> Observation:
         """What became of the case submitted last."""
+        self._in_flight = False
         seen = self._observe()
         if seen.status is Status.CRASH and self._suspects:
             # Not the first case of its process: an earlier one may have done the damage. Ask a fresh one.

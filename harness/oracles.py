@@ -6,7 +6,7 @@ no element is outside; it is `untrusted` when it passes but proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,8 +94,9 @@ def judge_output(exact: Exact, actual: Array, policy: Policy, name: str) -> Verd
         same = inside_value(exact, actual) | free
         return Verdict(Status.PASS, "", "exact" if same.all() else "within", detail=detail, **counts)  # type: ignore[arg-type]
     detail |= explain(exact, actual, outside, policy)
-    first = detail["first"][0]
-    message = f"{name}: {counts['outside']} of {actual.size} elements outside; first at {first['index']}: got {first['got']}, expected {first['expected']}"
+    at = [int(i) for i in np.unravel_index(detail["index"][0], exact.value.shape)] if exact.value.shape else []
+    seen = f"got {detail['got'][0]}, expected {detail['expected'][0]}"
+    message = f"{name}: {counts['outside']} of {actual.size} elements outside; first at {at}: {seen}"
     return Verdict(Status.FAIL, message, "", detail=detail, **counts)  # type: ignore[arg-type]
 
 
@@ -173,36 +174,38 @@ def proves_nothing(exacts: Sequence[Exact], verdict: Verdict) -> str:
 
 
 def explain(exact: Exact, actual: Array, outside: Array, policy: Policy) -> dict[str, Any]:
-    """Evidence for a failure: first elements, positions, what wider policy would have accepted."""
+    """Evidence for a failure, in parallel lists: where, what, what was expected, how near a tie.
+
+    `index` are flat positions of the first offending elements, `positions` of many; `wider` what other
+    policy would have accepted them all.
+    """
     flat = np.flatnonzero(outside)
-    first = [element(exact, actual, int(i)) for i in flat[:SHOWN]]
-    return {
-        "first": first,
+    shown = flat[:SHOWN]
+    found: dict[str, Any] = {
+        "index": [int(i) for i in shown],
+        "got": [_text(actual.ravel()[i]) for i in shown],
+        "expected": [expected(exact, int(i)) for i in shown],
         "positions": [int(i) for i in flat[:POSITIONS]],
         "shape": [int(d) for d in exact.value.shape],
         "wider": wider(exact, actual, outside, policy),
         "largest_error": largest_error(exact, actual, outside),
     }
-
-
-def element(exact: Exact, actual: Array, flat: int) -> dict[str, Any]:
-    """One offending element: index, expected set, got, the real number, distance to the nearest tie."""
-    shape = exact.value.shape
-    index = [int(i) for i in np.unravel_index(flat, shape)] if shape else []
-    lo, hi = exact.lo.ravel()[flat], exact.hi.ravel()[flat]
-    row: dict[str, Any] = {"index": index, "got": _text(actual.ravel()[flat])}
-    if exact.nan is not None and exact.nan.ravel()[flat]:
-        row["expected"] = "NaN"
-    elif exact.members:
-        row["expected"] = " or ".join(sorted({_text(m.ravel()[flat]) for m in exact.members}))
-    else:
-        row["expected"] = _text(lo) if lo == hi else f"{_text(lo)}..{_text(hi)}"
     if exact.real is not None:
-        real = float(exact.real.ravel()[flat])
-        row["real"] = repr(real)
-        if exact.zero_point is not None and np.isfinite(real):
-            row["tie_distance"] = float(rounding.tie_distance(np.asarray(real)))
-    return row
+        real = exact.real.ravel()[shown]
+        found["real"] = [_text(v) for v in real]
+        if exact.zero_point is not None:
+            found["tie_distance"] = [float(d) if np.isfinite(d) else None for d in rounding.tie_distance(real)]
+    return found
+
+
+def expected(exact: Exact, flat: int) -> str:
+    """The admissible values of one element in words."""
+    if exact.nan is not None and exact.nan.ravel()[flat]:
+        return "NaN"
+    if exact.members:
+        return " or ".join(sorted({_text(m.ravel()[flat]) for m in exact.members}))
+    lo, hi = exact.lo.ravel()[flat], exact.hi.ravel()[flat]
+    return _text(lo) if lo == hi else f"{_text(lo)} to {_text(hi)}"
 
 
 def _text(value: Any) -> str:
@@ -255,17 +258,3 @@ def largest_error(exact: Exact, actual: Array, outside: Array) -> str:
         scaled = np.where(half > 0, gap / half, np.inf)
         scaled = scaled[np.isfinite(scaled)]
         return f"{scaled.max():.3g} times the bound" if scaled.size else ""
-
-
-def evidence(detail: Mapping[str, Any]) -> list[str]:
-    """The lines that a terminal shows for a failure."""
-    lines = []
-    for row in detail.get("first", ())[:3]:
-        tie = f", {row['tie_distance']:.3g} from a tie" if "tie_distance" in row else ""
-        real = f", exact {row['real']}{tie}" if "real" in row else ""
-        lines.append(f"at {row['index']}: got {row['got']}, expected {row['expected']}{real}")
-    if detail.get("wider"):
-        lines.append(detail["wider"])
-    if detail.get("largest_error"):
-        lines.append(f"worst element: {detail['largest_error']}")
-    return lines

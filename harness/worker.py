@@ -99,7 +99,8 @@ def _load_fault(target: str) -> Runner:
     return lambda model, inputs: fault.run(model, inputs, base="ort")
 
 
-def _load_callable(target: str) -> Runner:
+def load_callable(target: str) -> Callable[..., Any]:
+    """The object at `module:attr` or `path.py:attr`. Raises: BackendUnavailableError."""
     place, _, name = target.rpartition(":")
     if place.endswith(".py"):
         module = _module_at(place)
@@ -117,7 +118,7 @@ def load_adapter(spec: BackendSpec) -> tuple[Runner, Callable[[], Mapping[str, s
     if spec.kind == "fault":
         return _load_fault(spec.target), dict
     if spec.kind == "callable":
-        return _load_callable(spec.target), dict
+        return load_callable(spec.target), dict
     module = importlib.import_module(spec.target)
     return module.load(**dict(spec.options)), module.info
 
@@ -135,6 +136,8 @@ def _call(run: Runner, model: bytes, inputs: Mapping[str, Array], n_outputs: int
     except MemoryError as error:
         raise _Stop(Status.OOM, f"raised {_explain(error)}") from None
     except BaseException as error:  # SystemExit too: a kernel may do anything
+        if type(error).__module__.startswith("onnxruntime."):  # an adapter of the user's own on top of onnxruntime
+            raise _Stop(Status.UNSUPPORTED, _explain(error)) from None
         raise _Stop(Status.FAIL, f"raised {_explain(error)}") from None
     elapsed = time.perf_counter_ns() - start
     counts, times = getattr(returned, "counts", {}), getattr(returned, "times_ns", {})

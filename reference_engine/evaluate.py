@@ -53,19 +53,20 @@ def _mask(mask: Array | bool, shape: tuple[int, ...]) -> Array | None:
 
 
 def _accept_integer(x: Real) -> Exact:
+    value = np.asarray(x.value)
     if x.lo is None or x.hi is None:
-        lo = hi = x.value
+        lo = hi = value
     else:
         lo, hi = x.lo, x.hi
     quantized = x.real if x.zero_point is not None else None
-    return Exact(x.dtype, x.value, lo, hi, x.members, None, _mask(x.hazard, x.shape), quantized, x.zero_point)
+    return Exact(x.dtype, value, np.asarray(lo), np.asarray(hi), x.members, None, _mask(x.hazard, x.shape), quantized, x.zero_point)
 
 
 def _accept_float(x: Real, policy: Policy) -> Exact:
     """[value - radius, value + radius] widened by the final rounding of a narrower type; overflow is infinity."""
     kind = dt.numpy_dtype(x.dtype)
     with np.errstate(all="ignore"):
-        nearest = x.value.astype(kind)
+        nearest = np.asarray(x.value).astype(kind)
         point = nearest.astype(np.float64)
         if x.members:
             stack = np.stack([m.astype(np.float64) for m in x.members])
@@ -78,6 +79,7 @@ def _accept_float(x: Real, policy: Policy) -> Exact:
             small = np.abs(x.value) <= dt.NORMAL[x.dtype]
             lo, hi = np.where(small, np.minimum(lo, 0.0), lo), np.where(small, np.maximum(hi, 0.0), hi)
         lo, hi = _overflow(lo, x.dtype), _overflow(hi, x.dtype)
+        real = np.asarray(x.value, np.float64)
     nan = np.isnan(x.value)
     free = np.broadcast_to(x.hazard, x.shape)
     free = free | nan if x.nan_free else free
@@ -85,12 +87,12 @@ def _accept_float(x: Real, policy: Policy) -> Exact:
     return Exact(
         x.dtype,
         nearest,
-        lo.astype(np.float64),
-        hi.astype(np.float64),
+        np.asarray(lo, np.float64),
+        np.asarray(hi, np.float64),
         members,
         _mask(nan, x.shape),
         _mask(free, x.shape),
-        np.asarray(x.value, np.float64),
+        real,
     )
 
 

@@ -42,7 +42,19 @@ def lower(model: bytes | onnx.ModelProto, feeds: Mapping[str, Array]) -> Graph:
         _lower_node(emit, node, index, opsets, values)
     outputs = tuple(_output(emit, name.name, values) for name in graph.output)
     names = tuple(o.name for o in graph.output)
-    return Graph(tuple(emit.nodes), inputs, outputs, names, emit.specs, emit.constants, tuple(sorted(emit.bound)))
+    bound = tuple(sorted(emit.bound))
+    return Graph(tuple(emit.nodes), inputs, outputs, names, emit.specs, emit.constants, bound, _forced(graph, names))
+
+
+def _forced(graph: onnx.GraphProto, outputs: tuple[str, ...]) -> tuple[int, ...]:
+    """Graph outputs that other outputs of the same node are judged against as returned."""
+    names = {
+        node.output[i]
+        for k, node in enumerate(graph.node)
+        for i in operator_of(node, describe(node, k)).forced
+        if i < len(node.output)
+    }
+    return tuple(i for i, name in enumerate(outputs) if name in names)
 
 
 def parse(model: bytes) -> onnx.ModelProto:
@@ -144,7 +156,7 @@ def _lower_node(emit: Emitter, node: onnx.NodeProto, index: int, opsets: Mapping
         raise UnknownOperatorError(f"{where}: only the first {len(results)} outputs are lowered")
 
 
-MAX_OPSET = 27
+MAX_OPSET = 28
 
 
 @lru_cache(maxsize=1024)

@@ -68,4 +68,5 @@ def accept(v: Array, radius: Array, zero_point: Array, dtype: str, policy: Polic
 
 def tie_distance(v: Array) -> Array:
     """How far v is from the nearest half: 0 is an exact tie."""
-    return np.abs(np.abs(v - np.trunc(v)) - 0.5)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(np.abs(v - np.trunc(v)) - 0.5))

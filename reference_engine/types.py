@@ -138,7 +138,8 @@ class Graph:
     """A primitive graph in topological order, every shape and dtype known.
 
     `bound` names the run-time inputs whose *content* decided a shape or an attribute, so that a plan
-    may be reused only for the same content.
+    may be reused only for the same content. `forced` are output indices that other outputs are judged
+    against as returned (see `OperatorDef.forced`).
     """
 
     nodes: tuple[Node, ...]
@@ -148,6 +149,7 @@ class Graph:
     specs: Mapping[str, TensorSpec]
     constants: Mapping[str, Array]
     bound: tuple[str, ...] = ()
+    forced: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def _context(
         "cards": _cards(tables, meta),
         "groups": groups(records, FINDINGS),
         "findings": rule_findings(findings, records),
-        "support": groups(records, (Status.UNSUPPORTED, Status.UNAVAILABLE, Status.INVALID)),
+        "support": groups(records, (Status.UNSUPPORTED, Status.UNAVAILABLE, Status.INVALID), apart=False),
         "deviations": groups(records, (Status.DEVIATION,), limit=1000),
         "quality": _quality(tables),
         "no_result": NO_RESULT,
@@ -181,7 +181,10 @@ def _cards(tables: Tables, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _pairs(row: Any) -> list[tuple[str, str, str]]:
     """(name, number, share) of one backend's denominators."""
     judged, elements = row["judged"], row["elements"]
-    out = [("cases", number(row["cases"]), ""), ("judged", number(judged), share(judged, row["cases"]))]
+    out = [
+        ("cases", number(row["cases"]), ""),
+        ("judged", number(judged), share(judged, row["cases"]) if judged else NO_RESULT),
+    ]
     out += [
         (name, number(row[name]), share(row[name], judged))
         for name in ("exact", "within", "formula", "unexplained", "deviation", "untrusted", "fail")
@@ -206,7 +209,7 @@ def _quality(tables: Tables) -> list[dict[str, Any]]:
             "limit": share(row["limit"], 1),
             "over": bool(row["over"]),
         }
-        for (op, special), row in table.head(40).iterrows()
+        for (op, special), row in table.iterrows()
     ]
 
 
@@ -238,7 +241,7 @@ def _rows(tables: Tables, dtypes: bool) -> list[dict[str, Any]]:
         out.append(
             {
                 "op": op,
-                "keys": clean(" ".join([op, *sorted(present), *labels]).lower(), 600),
+                "terms": clean(" ".join([op, *sorted(present), *labels]).lower(), 600),
                 "cells": [cell(cells.get(b), anchor("red", op, b)) for b in backends],
                 "labels": lines if dtypes else [],
             }

@@ -9,7 +9,7 @@ from typing import Any
 
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
 
-from .legend import MARKS, acceptance, clean, element
+from .legend import JUDGED, MARKS, NO_RESULT, acceptance, clean, element
 from .tables import offending, repro_line, rule_findings, wider
 
 CASES = 20_000  # beyond this, cases that are not red are one testcase per row of dtypes
@@ -34,6 +34,11 @@ def render(records: Sequence[Record], findings: Sequence[Finding], meta: Mapping
         for record, n in _rows(rows, aggregate=len(records) > CASES):
             _testcase(suite, name.replace("/", "."), record, n)
         suite.set("time", f"{sum(r.us for r in rows) / 1e6:.6f}")
+    if not any(r.status in JUDGED or r.status in FINDINGS for r in records):
+        # Without this an empty file is green.
+        suite = ET.SubElement(root, "testsuite", name="opgauge/run")
+        case = ET.SubElement(suite, "testcase", classname="opgauge", name="run")
+        ET.SubElement(case, "error", type="opgauge.no-result", message=f"{NO_RESULT}: no case reached a verdict")
     if other := rule_findings(findings, records):
         suite = ET.SubElement(root, "testsuite", name="opgauge/findings")
         for i, finding in enumerate(other):

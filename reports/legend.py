@@ -19,9 +19,7 @@ class Mark(NamedTuple):
 
 
 MARKS: dict[Status, Mark] = {
-    Status.FAIL: Mark(
-        "✗", "bad", 0, "outside the acceptance set, wrong shape or dtype, or accepts what is illegal"
-    ),
+    Status.FAIL: Mark("✗", "bad", 0, "outside the acceptance set, wrong shape or dtype, or accepts what is illegal"),
     Status.CRASH: Mark("!", "bad", 1, "the kernel process died"),
     Status.HANG: Mark("!", "bad", 2, "no answer within the time limit"),
     Status.OOM: Mark("!", "bad", 3, "ran out of memory"),

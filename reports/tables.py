@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_NUMBER = re.compile(r"\d[\d.,x]*")
+_NUMBER = re.compile(r"\b\d[\d.,x]*\b")  # never the digits of float16
 
 
 class Tables(NamedTuple):
@@ -37,10 +37,10 @@ class Tables(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Records that say the same: one backend, operator, status and reason; `message` is the first one's."""
+    """Records that say the same: one backend, status and reason; `message` is the first one's."""
 
     backend: str
-    op: str
+    ops: tuple[str, ...]
     status: Status
     message: str
     links: tuple[str, ...]
@@ -89,19 +89,27 @@ def red(records: Iterable[Record]) -> list[Record]:
     return [row[3] for row in sorted(ranked, key=lambda row: row[:3])]
 
 
-def groups(records: Iterable[Record], statuses: Iterable[Status], limit: int = 300) -> list[Group]:
-    """Records of these statuses gathered by what they say, numbers aside; gravest and most frequent first."""
+def groups(
+    records: Iterable[Record], statuses: Iterable[Status], *, apart: bool = True, limit: int = 300
+) -> list[Group]:
+    """Records of these statuses gathered by what they say, numbers aside; gravest and most frequent first.
+
+    `apart` keeps operators apart; otherwise one group holds all operators of a backend that say the same.
+    """
     wanted = frozenset(statuses)
     found: dict[tuple[str, str, Status, str], list[Record]] = {}
     for record in records:
         if record.status in wanted:
-            key = (record.backend, record.op, record.status, _NUMBER.sub("#", _reason(record, limit)))
-            found.setdefault(key, []).append(record)
-    out = [
-        Group(backend, op, status, _reason(rows[0], limit), _links(rows), len(rows), tuple({r.label: 0 for r in rows}))
-        for (backend, op, status, _), rows in found.items()
-    ]
-    return sorted(out, key=lambda g: (MARKS[g.status].rank, -g.cases, g.op, g.backend, g.message))
+            reason = _NUMBER.sub("#", _reason(record, limit).replace(record.op, "…"))
+            found.setdefault((record.backend, record.op if apart else "", record.status, reason), []).append(record)
+    out = []
+    for (backend, _, status, _), rows in found.items():
+        ops, labels = (tuple(dict.fromkeys(words)) for words in ((r.op for r in rows), (r.label for r in rows)))
+        message = _reason(rows[0], limit)
+        if len(ops) > 1:
+            message = message.replace(rows[0].op, "…")
+        out.append(Group(backend, ops, status, message, _links(rows), len(rows), labels))
+    return sorted(out, key=lambda g: (MARKS[g.status].rank, -g.cases, g.ops, g.backend, g.message))
 
 
 def _reason(record: Record, limit: int) -> str:

@@ -19,13 +19,14 @@ from opgauge.reference_engine.types import Arg, Attr, Case, CaseSpec
 T = TypeVar("T")
 Draw = Callable[[Any], Any]
 Shape = tuple[int, ...]
+Data = tuple[str, tuple[float, ...]]  # a profile and its parameters
 
 # Around the vector widths of common processors.
 WIDTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96)
 # Just above the block sizes of matrix kernels (I/O pipelines of several blocks of 256 included).
 LONG = (255, 256, 257, 259, 511, 513, 768, 1023, 1024, 1025, 1027, 1090, 1153, 1279, 1300, 2049, 2063, 2100)
 # Quantized rows: two draws of ten are the tie probe (NUMERICS section 6).
-KINDS = ("plain",) * 11 + ("ties",) * 5 + ("extremes",) * 2 + ("saturate",) * 2
+KINDS = ("plain",) * 20 + ("ties",) * 9 + ("extremes",) * 4 + ("saturate",) * 4 + ("wild",)
 
 
 @functools.cache
@@ -100,7 +101,7 @@ def zero_point(draw: Draw, dtype: str) -> int:
 
 
 class Operand(NamedTuple):
-    """One quantized input: its data, and the moments of (x - zero_point) that decide a fitting y_scale."""
+    """One quantized input: its data, and the moments and ends of (x - zero_point) that decide a fitting y_scale."""
 
     dtype: str
     zero_point: int
@@ -108,67 +109,103 @@ class Operand(NamedTuple):
     params: tuple[float, ...]
     mean: float
     std: float
+    least: float
+    most: float
 
     def arg(self, name: str, shape: Shape, const: bool = False) -> Arg:
         return Arg(name, self.dtype, shape, self.profile, self.params, const=const)
 
 
-def operand(draw: Draw, dtype: str, kind: str, weight: bool = False) -> Operand:
-    """Data and zero point of one quantized input for a case of this kind."""
+class Moments(NamedTuple):
+    """Mean, standard deviation and ends of what is going to be quantized, in units of the input scale."""
+
+    mean: float
+    std: float
+    least: float
+    most: float
+
+
+def operand(draw: Draw, dtype: str, kind: str, shape: Shape, weight: bool = False) -> Operand:
+    """Data and zero point of one quantized input for a case of this kind; few elements are never all zero points."""
+    size = math.prod(shape)
+    if size == 1:
+        return single(draw, dtype, kind)
     low, high = dt.limits(dtype)
     middle = (low + high + 1) // 2
     half = (high - low) / 2
     if kind == "ties":
-        radius = 1 if weight else 12
+        radius = 12 if not weight else 1 if size >= 8 else 3
         z = pick(draw, (middle, middle + 1, between(draw, low + 12, high - 12)))
-        return Operand(dtype, z, "near", (z, radius), 0.0, math.sqrt(radius * (radius + 1) / 3))
+        return Operand(dtype, z, "near", (z, radius), 0.0, math.sqrt(radius * (radius + 1) / 3), -radius, radius)
     z = pick(draw, (middle, 0, middle + 3)) if weight and not rarely(draw, 3) else zero_point(draw, dtype)
+    centre, ends = low + half - z, (low - z, high - z)
     if kind == "extremes":
-        return Operand(dtype, z, "extremes", (), low + half - z, half)
+        return Operand(dtype, z, "extremes", (), centre, half, *ends)
     profile = pick(draw, ("uniform", "uniform", "normal", "near", "sparse"))
+    if profile == "sparse" and (weight or size < 64):
+        profile = "uniform"
     if profile == "uniform":
-        return Operand(dtype, z, "uniform", (), low + half - z, half / math.sqrt(3))
+        return Operand(dtype, z, "uniform", (), centre, half / math.sqrt(3), *ends)
     if profile == "sparse":
-        second = ((low + half - z) ** 2 + half**2 / 3) / 8
-        mean = (low + half - z) / 8
-        return Operand(dtype, z, "sparse", (z,), mean, math.sqrt(max(second - mean**2, 1.0)))
-    if profile == "normal":
-        std = pick(draw, (20, 4, 50))
-        clipped = 0.4 * std if z - low < std else -0.4 * std if high - z < std else 0.0
-        return Operand(dtype, z, "normal", (std, z), clipped, 0.6 * std if clipped else std)
-    radius = pick(draw, (12, 3, 40))
-    clipped = radius / 4 if z - low < radius else -radius / 4 if high - z < radius else 0.0
-    return Operand(dtype, z, "near", (z, radius), clipped, radius * (0.35 if clipped else 0.6))
+        variance = (centre**2 + half**2 / 3) / 8 - (centre / 8) ** 2
+        return Operand(dtype, z, "sparse", (z,), centre / 8, math.sqrt(variance), *ends)
+    radius = pick(draw, (40, 8, 100)) if profile == "normal" else pick(draw, (12, 3, 40))
+    params = (radius / 2, z) if profile == "normal" else (z, radius)
+    # A zero point at the end of the range leaves half of the data.
+    side = 0.0 if min(z - low, high - z) >= radius / 2 else 1.0 if z < middle else -1.0
+    ends = (max(-radius, low - z), min(radius, high - z))
+    return Operand(dtype, z, profile, params, side * radius / 4, radius * (0.3 if side else 0.55), *ends)
 
 
-def fitting_zero_point(draw: Draw, dtype: str, centre: float, std: float) -> int:
-    """A zero point that leaves some of `centre +- std` inside the range."""
+def single(draw: Draw, dtype: str, kind: str) -> Operand:
+    """The one element of a tensor, never equal to its zero point."""
+    low, high = dt.limits(dtype)
+    z = zero_point(draw, dtype)
+    reach = (max(low, z - 12), min(high, z + 12)) if kind == "ties" else (low, high)
+    value = between(draw, *reach)
+    if value == z:
+        value += 1 if value < high else -1
+    return Operand(dtype, z, "fill", (value,), value - z, 0.0, value - z, value - z)
+
+
+def product_moments(a: Operand, b: Operand, terms: int = 1) -> Moments:
+    """Of the sum of that many (a - za)(b - zb) for independent data."""
+    variance = a.std**2 * b.std**2 + a.std**2 * b.mean**2 + a.mean**2 * b.std**2
+    corners = [x * y for x in (a.least, a.most) for y in (b.least, b.most)]
+    return Moments(terms * a.mean * b.mean, math.sqrt(terms * variance), terms * min(corners), terms * max(corners))
+
+
+def fitting_zero_point(draw: Draw, dtype: str, expected: Moments, unit: float) -> int:
+    """A zero point that leaves a good part of the expected values inside the range."""
     low, high = dt.limits(dtype)
     wanted = zero_point(draw, dtype)
-    if low + 0.3 * std <= centre + wanted + std and centre + wanted - std <= high - 0.3 * std:
+    first = max(expected.mean - 1.2 * expected.std, expected.least) * unit
+    last = min(expected.mean + 1.2 * expected.std, expected.most) * unit
+    inside = min(last + wanted, high) - max(first + wanted, low)
+    if inside >= 0.4 * min(last - first, high - low):
         return wanted
-    return int(min(max(round((low + high) / 2 - centre), low), high))
+    return int(min(max(round((low + high) / 2 - expected.mean * unit), low), high))
 
 
-def requantization(draw: Draw, kind: str, dtype: str, in_scale: float, mean: float, std: float) -> tuple[float, int]:
-    """(y_scale, y_zero_point) that spread `in_scale * (mean +- std)` over the output range.
+def requantization(draw: Draw, kind: str, dtype: str, in_scale: float, expected: Moments) -> tuple[float, int]:
+    """(y_scale, y_zero_point) that spread the expected values over the output range.
 
     Source: NUMERICS section 6, a standard deviation of 4 to 200 quanta; drawn freely, four cases of five saturate
     everywhere.
     """
     low, high = dt.limits(dtype)
-    std = max(std, 0.5)
     if kind == "ties":
         y_scale = in_scale * pick(draw, (2.0, 4.0))
         centre = (low + high + 1) // 2
         return y_scale, pick(draw, (centre, centre + 1, between(draw, centre - 40, centre + 40)))
+    std = max(expected.std, 0.5)
     target = pick(draw, (300.0, 150.0, 1000.0) if kind == "saturate" else (16.0, 40.0, 4.0, 80.0))
-    target = min(target, 0.7 * (high - low) * std / abs(mean)) if mean else target
-    if kind == "plain" and rarely(draw, 24):
-        target *= 2.0 ** between(draw, -5, 5)
+    # Far from its zero point only a part of the range is left.
+    target = min(target, 0.7 * (high - low) * std / abs(expected.mean)) if expected.mean else target
+    if kind == "wild":
+        target *= 2.0 ** between(draw, -4, 4)
     y_scale = scale_near(draw, in_scale * std / target)
-    unit = in_scale / y_scale
-    return y_scale, fitting_zero_point(draw, dtype, mean * unit, std * unit)
+    return y_scale, fitting_zero_point(draw, dtype, expected, in_scale / y_scale)
 
 
 def power_scale(draw: Draw) -> float:
@@ -186,6 +223,10 @@ def pair_scales(draw: Draw, kind: str) -> tuple[float, float]:
 def constants(draw: Draw) -> tuple[bool, bool]:
     """(weights, quantization parameters) stored as initializers or given at run time."""
     return pick(draw, ((True, True), (False, False), (False, True), (True, False)))
+
+
+def filled(name: str, dtype: str, shape: Shape, data: Data, const: bool = False) -> Arg:
+    return Arg(name, dtype, shape, data[0], data[1], const=const)
 
 
 def scalar(name: str, dtype: str, value: float, const: bool = False) -> Arg:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -48,10 +49,8 @@ def partner(draw: Draw, shape: Shape) -> tuple[Shape, Shape]:
     return pair[::-1] if rarely(draw, 2) else pair
 
 
-def emptied(draw: Draw, *shapes: Shape) -> tuple[Shape, ...]:
-    """Shapes of no elements that still broadcast."""
-    return pick(draw, (((0,), (1,)), ((2, 0), (2, 0)), ((0, 3), (1, 3)), ((1, 0, 4), (4,))))[: len(shapes)]
-
+# shapes of no elements that still broadcast
+EMPTY_PAIRS: tuple[tuple[Shape, Shape], ...] = (((0,), (1,)), ((2, 0), (2, 0)), ((0, 3), (1, 3)), ((1, 0, 4), (4,)))
 
 BINARY_DATA = {
     "Add": ("normal", "integers", "wide", "cancel", "special", "nan"),
@@ -63,17 +62,20 @@ BINARY_DATA = {
 }
 
 
-def float_arg(name: str, dtype: str, shape: Shape, data: str, first: bool) -> Arg:
-    """One operand; NaN only in the first one, so that the other has an ordinary number beside it."""
-    if data == "nan":
-        return Arg(name, dtype, shape, "special", (1, 3)) if first else Arg(name, dtype, shape, "normal")
-    return Arg(name, dtype, shape, data)
+def binary_arg(
+    draw: Draw, op: str, name: str, dtype: str, shape: Shape, data: str, special: bool, divisor: bool
+) -> Arg:
+    """One operand; only one of two holds special values, so that they meet ordinary numbers.
 
-
-def int_arg(name: str, dtype: str, shape: Shape, op: str, first: bool) -> Arg:
-    """Integers; a divisor is never 0, nor -1 where the dividend may be the smallest number."""
-    if op == "Div" and not first:
-        return Arg(name, dtype, shape, "uniform", (1, dt.limits(dtype)[1] // 3 or 1))
+    An integer divisor is never 0, nor -1, which the smallest number cannot be divided by.
+    """
+    if dt.is_float(dtype):
+        if data == "nan":
+            return Arg(name, dtype, shape, "special", (1, 3)) if special else Arg(name, dtype, shape, "normal")
+        return Arg(name, dtype, shape, data)
+    if divisor:
+        most = dt.limits(dtype)[1] // 3
+        return Arg(name, dtype, shape, "uniform", pick(draw, ((1, 9), (1, most), (-most, -2), (-9, -2))))
     return Arg(name, dtype, shape, "uniform")
 
 
@@ -82,29 +84,35 @@ def binary(draw: Draw, op: str, dtype: str) -> Case:
     data = pick(draw, BINARY_DATA[op]) if dt.is_float(dtype) else "uniform"
     shapes: tuple[Shape, ...] = partner(draw, any_shape(draw))
     if rarely(draw, 50):
-        data, shapes = "uniform", emptied(draw, *shapes)
-    make = float_arg if dt.is_float(dtype) else None
-    names = ("data_0", "data_1") if op in ("Max", "Min") else ("A", "B")
-    swap = rarely(draw, 2)
-    args = []
-    for i, (name, shape) in enumerate(zip(names, shapes, strict=True)):
-        first = (i == 0) != swap if data == "nan" else i == 0
-        args.append(make(name, dtype, shape, data, first) if make else int_arg(name, dtype, shape, op, first))
-    if op in ("Max", "Min") and rarely(draw, 5):
-        args.append(Arg("data_2", dtype, shapes[1], "uniform"))
-        args = args[:1] if rarely(draw, 4) else args
+        data, shapes = "uniform", pick(draw, EMPTY_PAIRS)
+    names: tuple[str, ...] = ("data_0", "data_1", "data_2") if op in ("Max", "Min") else ("A", "B")
+    if len(names) == 3:
+        count = pick(draw, (2, 2, 2, 2, 2, 2, 3, 3, 1))
+        names, shapes = names[:count], (*shapes, shapes[1])[:count]
+    special = between(draw, 0, 1)
+    args = [
+        binary_arg(draw, op, name, dtype, shape, data, i == special, divisor=op == "Div" and i == 1)
+        for i, (name, shape) in enumerate(zip(names, shapes, strict=True))
+    ]
     if len(args) == 2 and rarely(draw, 3):
-        args[1] = Arg(args[1].name, dtype, args[1].shape, args[1].profile, args[1].params, const=True)
+        args[1] = replace(args[1], const=True)
     profile = "empty" if 0 in shapes[0] else "special" if data in ("nan", "special") else "plain"
     return d.make_case(draw, op, args, (dtype,), profile=profile)
 
 
 # (profile, parameters) for each function; the first is the plain one
-UNARY_DATA: dict[str, tuple[tuple[str, tuple[float, ...]], ...]] = {
+UNARY_DATA: dict[str, tuple[d.Data, ...]] = {
     "Relu": (("normal", ()), ("special", ()), ("wide", ()), ("negative", ())),
     "Neg": (("normal", ()), ("special", ()), ("wide", ())),
     "Abs": (("normal", ()), ("special", ()), ("wide", ())),
-    "Sigmoid": (("normal", ()), ("normal", (4.0,)), ("large", (20.0,)), ("large", (100.0,)), ("special", ()), ("wide", (-8, 1))),
+    "Sigmoid": (
+        ("normal", ()),
+        ("normal", (4.0,)),
+        ("large", (20.0,)),
+        ("large", (100.0,)),
+        ("special", ()),
+        ("wide", (-8, 1)),
+    ),
     "Tanh": (("normal", ()), ("normal", (3.0,)), ("large", (20.0,)), ("wide", (-8, 1)), ("special", ())),
     "Exp": (("normal", ()), ("large", (87.0,)), ("large", (105.0,)), ("wide", (-8, 1)), ("special", ())),
     "Log": (("positive", ()), ("scales", (-120, 120)), ("scales", (-1, 1)), ("special", ()), ("normal", ())),
@@ -121,7 +129,7 @@ def unary(draw: Draw, op: str, dtype: str) -> Case:
         shape = pick(draw, ((0,), (3, 0), (0, 2, 4)))
     arg = Arg("X", dtype, shape, profile, params)
     name = "empty" if 0 in shape else "special" if profile == "special" else "plain"
-    return d.make_case(draw, op, (arg,), (dtype,), opset=14 if op == "Relu" and dtype != "float32" else 13, profile=name)
+    return d.make_case(draw, op, (arg,), (dtype,), opset=14 if op == "Relu" and dtype == "int32" else 13, profile=name)
 
 
 @st.composite
@@ -154,15 +162,17 @@ def where(draw: Draw, dtype: str) -> Case:
     return d.make_case(draw, "Where", args, (dtype,), opset=16 if dtype == "bfloat16" else 13)
 
 
-def cast_data(draw: Draw, source: str, target: str) -> tuple[str, tuple[float, ...]]:
+def cast_data(draw: Draw, source: str, target: str) -> d.Data:
     """Only values whose conversion ONNX specifies: floats inside the integer range, integers wherever they are."""
     if source == "bool":
         return "bool", ()
     if target == "bool":
-        return pick(draw, (("integers", (2,)), ("sparse", ()), ("special", ()) if dt.is_float(source) else ("uniform", ())))
+        return pick(
+            draw, (("integers", (2,)), ("sparse", ()), ("special", ()) if dt.is_float(source) else ("uniform", ()))
+        )
     if dt.is_float(source) and dt.is_float(target):
         narrow = {"float64": 2, "float32": 1, "float16": 0}
-        options: list[tuple[str, tuple[float, ...]]] = [("normal", ()), ("special", ())]
+        options: list[d.Data] = [("normal", ()), ("special", ())]
         if narrow[target] < narrow[source]:
             digits = 2.0**-10 if target == "float16" else 2.0**-23
             low = 1 / digits
@@ -197,16 +207,13 @@ def axis_layout(draw: Draw) -> tuple[Shape, int, int]:
     """(shape, axis as written, number of channels) of a per-axis quantized tensor."""
     rank = pick(draw, (2, 3, 4, 1))
     axis = between(draw, 0, rank - 1)
-    shape = list(any_shape(draw, low_rank=1))[:rank]
-    shape += [3] * (rank - len(shape))
-    shape[axis] = pick(draw, (2, 3, 5, 7, 8, 16, 17))
-    while math.prod(shape) < 200:
-        other = 1 if axis == 0 and rank > 1 else 0
-        if other == axis:
-            shape[axis] = 257
-            break
-        shape[other] = shape[other] * 3 + 1
-    return tuple(shape), axis - rank if rarely(draw, 3) else axis, shape[axis]
+    channels = pick(draw, (2, 3, 5, 7, 8, 16, 17)) if rank > 1 else 257
+    rest = [between(draw, 2, 5) for _ in range(rank - 1)]
+    if rest:
+        longest = between(draw, 0, len(rest) - 1)
+        rest[longest] = 0
+        rest[longest] = pick(draw, (65, 17, 31, 33, 64)) if math.prod(r or 1 for r in rest) * channels < 30 else 9
+    return (*rest[:axis], channels, *rest[axis:]), axis - rank if rarely(draw, 3) else axis, channels
 
 
 @st.composite
@@ -216,7 +223,7 @@ def quantize_linear(draw: Draw, x_dtype: str, y_dtype: str) -> Case:
     low, high = dt.limits(y_dtype)
     per_axis = rarely(draw, 3)
     shape, axis, channels = axis_layout(draw) if per_axis else (any_shape(draw), 1, 0)
-    scale = d.power_scale(draw) if kind == "ties" or per_axis and kind == "near-ties" else d.scale(draw)
+    scale = d.power_scale(draw) if kind == "ties" or (per_axis and kind == "near-ties") else d.scale(draw)
     z = d.zero_point(draw, y_dtype)
     z = min(max(z, low + 8), high - 8) if kind in ("ties", "near-ties") else z
     const = rarely(draw, 2)
@@ -245,7 +252,7 @@ def quantize_linear(draw: Draw, x_dtype: str, y_dtype: str) -> Case:
         exponent = round(math.log2(scale))
         spread = ("pow2", (exponent, exponent + 1)) if kind in ("ties", "near-ties") else ("spread", (scale, 3))
         parameters = [
-            Arg("y_scale", x_dtype, (channels,), *spread, const=const),
+            d.filled("y_scale", x_dtype, (channels,), spread, const=const),
             Arg("y_zero_point", y_dtype, (channels,), "near", (z, pick(draw, (5, 0, 300))), const=const),
         ]
     attrs: dict[str, Attr | None] = {"axis": axis if per_axis and axis != 1 else None}
@@ -266,14 +273,14 @@ def dequantize_linear(draw: Draw, x_dtype: str) -> Case:
     if per_axis:
         parameters = [Arg("x_scale", "float32", (channels,), "spread", (scale, 3), const=const)]
         profile = ("fill", (0,)) if x_dtype == "int32" else ("near", (z, pick(draw, (5, 0, 300))))
-        parameters.append(Arg("x_zero_point", x_dtype, (channels,), *profile, const=const))
+        parameters.append(d.filled("x_zero_point", x_dtype, (channels,), profile, const=const))
     else:
         parameters = [d.scalar("x_scale", "float32", scale, const), d.scalar("x_zero_point", x_dtype, z, const)]
     if rarely(draw, 3 if x_dtype == "int32" else 12):
         parameters.pop()
     attrs: dict[str, Attr | None] = {"axis": axis if per_axis and axis != 1 else None}
     opset = 21 if x_dtype in ("int16", "uint16") else 13
-    args = (Arg("x", x_dtype, shape, *data), *parameters)
+    args = (d.filled("x", x_dtype, shape, data), *parameters)
     kind = "extremes" if data[0] == "extremes" else "plain"
     return d.make_case(draw, "DequantizeLinear", args, ("float32",), attrs, opset, kind)
 
@@ -296,7 +303,7 @@ def dynamic_quantize_linear(draw: Draw, x_dtype: str, y_dtype: str) -> Case:
             ("normal", (reach, reach)),
         ),
     )
-    x = Arg("x", x_dtype, any_shape(draw, low_rank=1), *data)
+    x = d.filled("x", x_dtype, any_shape(draw, low_rank=1), data)
     if rarely(draw, 60):
         x = Arg("x", x_dtype, (2, 3), "fill", (pick(draw, (0.0, 2.5, -1.0)),))
     kind = "constant" if x.profile == "fill" else "plain"
@@ -320,21 +327,21 @@ def qlinear_binary_args(
 def qlinear_binary(draw: Draw, op: str, dtype: str) -> Case:
     """QLinearAdd and QLinearMul: y_scale from the spread of the real result."""
     kind = pick(draw, d.KINDS)
-    shapes = partner(draw, any_shape(draw))
-    # A sum of small numbers leaves enough ties for both operands; a product needs a narrow one.
-    a, b = operand(draw, dtype, kind), operand(draw, dtype, kind, weight=op == "QLinearMul")
+    shapes = partner(draw, any_shape(draw, low_rank=1))
+    # Ties need small numbers: both operands of a sum, one of a product.
+    a, b = (operand(draw, dtype, kind, shape, weight=op == "QLinearMul" and i == 1) for i, shape in enumerate(shapes))
     a_scale, b_scale = d.pair_scales(draw, kind)
     if op == "QLinearAdd":
-        b_scale = a_scale * pick(draw, (1.0, 2.0, 0.5)) if kind == "ties" else d.scale_near(draw, a_scale * pick(draw, (1.3, 0.2, 3.0)))
-        mean, std = a_scale * a.mean + b_scale * b.mean, math.hypot(a_scale * a.std, b_scale * b.std)
+        ratio = pick(draw, (1.0, 2.0, 0.5) if kind == "ties" else (1.3, 0.2, 3.0))
+        b_scale = a_scale * ratio if kind == "ties" else d.scale_near(draw, a_scale * ratio)
         unit = min(a_scale, b_scale)
-        mean, std = mean / unit, std / unit
+        p, q = a_scale / unit, b_scale / unit
+        std = math.hypot(p * a.std, q * b.std)
+        expected = d.Moments(p * a.mean + q * b.mean, std, p * a.least + q * b.least, p * a.most + q * b.most)
     else:
-        unit = a_scale * b_scale
-        mean = a.mean * b.mean
-        std = math.sqrt(a.std**2 * b.std**2 + a.std**2 * b.mean**2 + a.mean**2 * b.std**2)
+        unit, expected = a_scale * b_scale, d.product_moments(a, b)
     weights, params = d.constants(draw)
-    c_scale, c_zero_point = d.requantization(draw, kind, dtype, unit, mean, std)
+    c_scale, c_zero_point = d.requantization(draw, kind, dtype, unit, expected)
     args = qlinear_binary_args(a, b, shapes, (a_scale, b_scale), weights, params)
     args += [d.scalar("C_scale", "float32", c_scale, params), d.scalar("C_zero_point", dtype, c_zero_point, params)]
     return d.make_case(draw, op, args, (dtype,), profile=kind, domain="com.microsoft")

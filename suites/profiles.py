@@ -66,10 +66,11 @@ def uniform(bits: Bits, shape: Shape, dtype: str, params: Params) -> Array:
         return (bits(n) >> np.uint64(63)).astype(np.bool_).reshape(shape)
     if dtype in dt.INTS:
         if params:
-            low, high = map(int, params)
-            return _store(low + _below(bits, n, high - low + 1), shape, dtype)
+            least, most = map(int, params)
+            return _store(least + _below(bits, n, most - least + 1), shape, dtype)
         target = dt.numpy_dtype(dtype)
-        return (bits(n) >> np.uint64(64 - 8 * target.itemsize)).astype(f"u{target.itemsize}").view(target).reshape(shape)
+        words = bits(n) >> np.uint64(64 - 8 * target.itemsize)
+        return words.astype(f"u{target.itemsize}").view(target).reshape(shape)
     low, high = params or (-1.0, 1.0)
     return _store(low + (high - low) * _unit(bits, n, dtype), shape, dtype)
 
@@ -170,7 +171,7 @@ def lanes(bits: Bits, shape: Shape, dtype: str, params: Params) -> Array:
     """lanes@axis@std: normal, but whole lanes along the axis are -Inf, hold one +Inf, or are half -Inf."""
     axis, std = int(params[0]), params[1]
     x = np.moveaxis(normal(bits, shape, dtype, (std,)), axis, -1).copy()
-    flat = x.reshape(-1, x.shape[-1])
+    flat = x.reshape(_size(x.shape[:-1]), x.shape[-1])
     rows, n = flat.shape
     kind = _below(bits, rows, 8)
     flat[kind == 1] = -np.inf
@@ -251,7 +252,8 @@ def tensor(arg: Arg, seed: int, index: int) -> Array:
     dtype = dt.numpy_dtype(arg.dtype)
     try:
         if arg.values is not None:
-            return np.array(arg.values, np.float64 if dt.is_float(arg.dtype) else dtype).astype(dtype).reshape(arg.shape)
+            exact = np.array(arg.values, np.float64 if dt.is_float(arg.dtype) else dtype)
+            return exact.astype(dtype).reshape(arg.shape)
         profile = PROFILES[arg.profile]
         bits = np.random.PCG64(np.random.SeedSequence([seed, index])).random_raw
         return profile(bits, arg.shape, arg.dtype, arg.params)

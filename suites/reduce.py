@@ -23,14 +23,15 @@ def reducible(draw: Draw) -> tuple[Shape, tuple[int, ...] | None]:
     count = pick(draw, (1, 1, 2)) if rank > 1 else 1
     first = between(draw, 0, rank - 1)
     axes = sorted({first, (first + between(draw, 1, rank)) % rank}) if count == 2 else [first]
-    shape = []
+    shape = [0] * rank
+    shape[axes[0]] = room = pick(draw, REDUCED)
     for axis in range(rank):
-        shape.append(pick(draw, REDUCED) if axis == axes[0] else pick(draw, (7, 1, 3, 5, 9, 16)))
+        if axis != axes[0]:
+            # A few thousand elements at most, many of them results where there is room.
+            shape[axis] = min(pick(draw, (33, 16, 65, 9, 3, 1)), max(8000 // room, 1))
+            room *= shape[axis]
     if rarely(draw, 6):
         return tuple(shape), None
-    if math.prod(shape) < 400 and len(axes) < rank:
-        kept = next(a for a in range(rank) if a not in axes)
-        shape[kept] = pick(draw, (33, 40, 65))
     return tuple(shape), tuple(a - rank if rarely(draw, 3) else a for a in axes)
 
 
@@ -40,7 +41,11 @@ def reduction(draw: Draw, op: str, dtype: str) -> Case:
     shape, axes = reducible(draw)
     keepdims = pick(draw, (1, 0, None))
     sums = op in ("ReduceSum", "ReduceMean")
-    data = pick(draw, FLOAT_SUMS if sums else ("normal", "integers", "negative", "wide")) if dt.is_float(dtype) else "uniform"
+    data = (
+        pick(draw, FLOAT_SUMS if sums else ("normal", "integers", "negative", "wide"))
+        if dt.is_float(dtype)
+        else "uniform"
+    )
     params: tuple[float, ...] = ()
     if dtype == "int64" and sums:
         data, params = "integers", (1 << 40,)
@@ -68,8 +73,12 @@ def softmax(draw: Draw, dtype: str) -> Case:
     """Every axis, negative or not, with other dimensions behind it; large, masked and infinite logits."""
     rank = pick(draw, (2, 3, 3, 4, 1))
     axis = between(draw, 0, rank - 1)
-    shape = [pick(draw, (2, 3, 4, 5, 8)) for _ in range(rank)]
-    shape[axis] = pick(draw, (5, 1, 2, 3, 8, 16, 17, 31, 33, 65, 100, 257))
+    shape = [1] * rank
+    shape[axis] = room = pick(draw, (5, 1, 2, 3, 8, 16, 17, 31, 33, 65, 100, 257))
+    for other in range(rank):
+        if other != axis:
+            shape[other] = min(pick(draw, (3, 2, 4, 5, 8, 16)), max(3000 // room, 1))
+            room *= shape[other]
     if math.prod(shape) < 100 and rank > 1:
         shape[(axis + 1) % rank] *= 7
     kind, data = pick(
@@ -87,7 +96,7 @@ def softmax(draw: Draw, dtype: str) -> Case:
     )
     written = axis - rank if rarely(draw, 2) else axis
     attrs: dict[str, Attr | None] = {"axis": written if written != -1 or rarely(draw, 2) else None}
-    return d.make_case(draw, "Softmax", (Arg("input", dtype, tuple(shape), *data),), (dtype,), attrs, profile=kind)
+    return d.make_case(draw, "Softmax", (d.filled("input", dtype, tuple(shape), data),), (dtype,), attrs, profile=kind)
 
 
 POOL_STRIDES = ((1, 1), (2, 2), (2, 1), (1, 2), (3, 2), (2, 3))
@@ -114,7 +123,7 @@ def pooling(draw: Draw, op: str) -> tuple[Shape, dict[str, Attr | None], int]:
     rank = pick(draw, (2, 1, 2, 2))
     kernel = tuple(pick(draw, (2, 1, 3, 3, 4, 5)) for _ in range(rank))
     strides = pick(draw, POOL_STRIDES)[:rank]
-    dilated = op == "MaxPool" and rarely(draw, 3) or op == "AveragePool" and rarely(draw, 6)
+    dilated = rarely(draw, 3 if op == "MaxPool" else 6)
     dilations = (pick(draw, POOL_DILATIONS) if dilated else (1, 1))[:rank]
     automatic = pick(draw, ("NOTSET",) * 9 + ("SAME_UPPER", "SAME_LOWER", "VALID"))
     explicit = automatic == "NOTSET" and not rarely(draw, 3)
@@ -140,7 +149,7 @@ def pooling(draw: Draw, op: str) -> tuple[Shape, dict[str, Attr | None], int]:
 @st.composite
 def max_pool(draw: Draw, dtype: str) -> Case:
     shape, attrs, opset = pooling(draw, "MaxPool")
-    options: tuple[tuple[str, tuple[float, ...]], ...] = (("normal", ()), ("negative", ()), ("integers", (9,)))
+    options: tuple[d.Data, ...] = (("normal", ()), ("negative", ()), ("integers", (9,)))
     if dtype == "int8":
         options = (("uniform", ()), ("negative", ()))
     elif dtype == "uint8":
@@ -162,7 +171,7 @@ def average_pool(draw: Draw, dtype: str) -> Case:
 @st.composite
 def global_average_pool(draw: Draw, dtype: str) -> Case:
     spatial = tuple(pick(draw, (7, 1, 2, 3, 5, 8, 13, 16, 17)) for _ in range(pick(draw, (2, 1, 3))))
-    shape = (between(draw, 1, 4), pick(draw, (16, 1, 3, 5, 7, 33)), *spatial)
+    shape = (between(draw, 1, 4), pick(draw, (33, 16, 65, 3, 96)), *spatial)
     profile = pick(draw, ("normal", "integers", "positive", "wide", "cancel"))
     kind = "plain" if profile == "normal" else profile
     return d.make_case(draw, "GlobalAveragePool", (Arg("X", dtype, shape, profile),), (dtype,), profile=kind)

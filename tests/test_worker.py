@@ -133,6 +133,12 @@ def test_a_process_that_dies_after_its_result_is_charged_to_that_case(client: Cl
     assert "SIGSEGV" in message
 
 
+def test_a_reply_that_nobody_fetched_does_not_answer_the_next_case(client: Client) -> None:
+    client.submit("refuse", b"refuse", {"x": X})
+
+    assert ask(client, "good").status is Status.PASS
+
+
 def test_a_worker_ends_when_its_client_does(client: Client, tmp_path: Path) -> None:
     with Client(client.spec) as other:
         assert ask(other, "good").status is Status.PASS

@@ -1,0 +1,142 @@
+"""Our engine on the CPU: numba kernels, compiled at their first call and kept on disk.
+
+numba is imported by `load`, `info`, `warm` and `kernels`, so that importing this package costs little.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from opgauge.backends import RunResult
+from opgauge.reference_engine.errors import BackendUnavailableError
+from opgauge.reference_engine.executor import Plan, execute, finder, plan
+from opgauge.reference_engine.types import Array, Kernel
+
+SOURCES = tuple(sorted(Path(__file__).parent.glob("*.py")))
+MAX_PLANS = 16
+
+
+def kernels() -> tuple[Kernel, ...]:
+    """Every kernel row of this device, its compiled code kept on disk.
+
+    Raises: BackendUnavailableError where numba cannot be imported.
+    """
+    try:
+        from . import linear, movement, pointwise, reduce
+        from .compile import cache_folder, keep
+    except ImportError as error:
+        raise BackendUnavailableError(f"cpu: numba cannot be imported ({error}); pip install numba") from error
+    families = (linear, pointwise, reduce, movement)
+    keep(families, cache_folder(SOURCES))
+    return tuple(row for family in families for row in family.KERNELS)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and what it is good for: one model, one set of input specs, one content of its bound inputs."""
+
+    key: tuple[object, ...]
+    content: Mapping[str, bytes]
+    plan: Plan
+
+    def serves(self, key: tuple[object, ...], inputs: Mapping[str, Array]) -> bool:
+        return self.key == key and all(inputs[name].tobytes() == data for name, data in self.content.items())
+
+
+def load(disable: str = "", threads: str = "") -> Callable[[bytes, Mapping[str, Array]], RunResult]:
+    """The engine as a function of model bytes and run-time inputs.
+
+    Raises: BackendUnavailableError for an option that asks for what this engine does not have.
+    """
+    if threads not in ("", "1"):
+        raise BackendUnavailableError(f"cpu: threads={threads}: this engine runs on one thread; use threads=1")
+    if disable:
+        raise BackendUnavailableError(f"cpu: disable={disable}: this engine has no rule to disable")
+    from opgauge.reference_engine.lower import lower  # onnx is slow to import
+
+    find = finder(kernels())
+    plans: list[Planned] = []  # the last used at the end
+
+    def planned(model: bytes, inputs: Mapping[str, Array]) -> tuple[Plan, bool]:
+        specs = tuple((name, x.dtype.str, x.dtype.name, x.shape) for name, x in sorted(inputs.items()))
+        key = (hashlib.sha256(model).digest(), specs)
+        for at, kept in enumerate(plans):
+            if kept.serves(key, inputs):
+                plans.append(plans.pop(at))
+                return kept.plan, True
+        graph = lower(model, inputs)
+        fresh = Planned(key, {name: inputs[name].tobytes() for name in graph.bound}, plan(graph, find, "cpu"))
+        plans.append(fresh)
+        del plans[:-MAX_PLANS]
+        return fresh.plan, False
+
+    def run(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
+        start = time.perf_counter_ns()
+        bound, hit = planned(model, inputs)
+        ready = time.perf_counter_ns()
+        outputs = execute(bound, inputs)
+        done = time.perf_counter_ns()
+        counts = {**bound.counts, "plan_hit_count": int(hit)}
+        return RunResult(outputs, counts, {"plan": ready - start, "run": done - ready})
+
+    return run
+
+
+def warm() -> None:
+    """Compile every signature that a conformance run meets, or read it from disk."""
+    import numpy as np
+
+    find = finder(kernels())
+
+    def call(primitive: str, fn: str, inputs: list[Array], out: Array, *attrs: object) -> None:
+        kernel = find(primitive, fn, tuple(x.dtype.name for x in (*inputs, out)))
+        assert kernel is not None, f"{primitive}.{fn} has no kernel"
+        kernel.call(*inputs, out, *attrs)
+
+    for word in ("float32", "float64"):
+        call("Gemm", "", [np.ones((1, 1), word), np.ones((1, 1), word)], np.empty((1, 1), word))
+        call("Reduce", "sum", [np.ones((1, 1), word)], np.empty(1, word))
+    byte, none = np.ones((1, 1), np.uint8), np.zeros((), np.uint8)
+    call("Gemm", "", [byte, byte, none, none], np.empty((1, 1), np.int32))
+    call("Elementwise", "erf", [np.ones(1, np.float32)], np.empty(1, np.float32))
+    one = np.ones(1, np.float32)
+    for word in ("int8", "uint8", "int16", "uint16"):
+        q, zero = np.ones((1, 1, 1), word), np.zeros(1, word)
+        call("Quantize", "", [np.ones((1, 1, 1), np.float32), one, zero], np.empty_like(q), word, "")
+        call("Requantize", "", [np.ones((1, 1, 1), np.int32), one, zero], np.empty_like(q), word, False)
+        call("Dequantize", "", [q, one, zero], np.empty(q.shape, np.float32), "float32")
+    acc = np.ones((1, 1, 1), np.int32)
+    call("Dequantize", "", [acc, one, np.zeros(1, np.int32)], np.empty(acc.shape, np.float32), "float32")
+    for word in ("uint8", "float16", "float32", "float64"):
+        x = np.ones((1, 1, 1), word)
+        call("Im2col", "", [x, np.zeros((), word)], np.empty((1, 1, 1, 1), word), (1,), (1,), (1,), (0, 0), (1,))
+
+
+def info() -> dict[str, str]:
+    """Versions, the vector features that LLVM compiles for, and the order of every float sum."""
+    import llvmlite
+    import numba
+    import numpy
+
+    from .compile import cache_folder, fuses, host_codegen, target_features
+    from .reduce import SUM_ORDER
+
+    codegen = host_codegen()
+    features = target_features(codegen)
+    folder = cache_folder(SOURCES)
+    order = "sequential k, fma" if fuses(codegen) else "sequential k, multiply then add"
+    return {
+        "version": numba.__version__,
+        "llvmlite": llvmlite.__version__,
+        "numpy": numpy.__version__,
+        "cpu": codegen.magic_tuple()[1],
+        "features": " ".join(sorted(f for f in features if f.startswith(("avx", "fma", "sse4", "neon", "sve")))),
+        "threads": "1",
+        "float_gemm_order": order,
+        "float_sum_order": SUM_ORDER,
+        "kernel_cache": folder.name if folder else "none: no folder can be written",
+    }

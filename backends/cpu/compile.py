@@ -20,13 +20,21 @@ from typing import Any
 
 import llvmlite
 import numba
+from numba.core import config
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
+
+from opgauge.reference_engine.types import Array
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile at the first call, without the GIL, division by zero as IEEE; cached once `keep` was called."""
     return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+def plain(x: Array) -> Array:
+    """x as the one array type that kernels are compiled for: read-only or misaligned memory is copied."""
+    return x if x.flags.carray else x.copy()
 
 
 @lru_cache(maxsize=8)
@@ -79,13 +87,15 @@ def keep(modules: Sequence[ModuleType], folder: Path | None) -> None:
     """Keep what these modules compile in `folder`; None keeps nothing."""
     if folder is None:
         return
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)
+    # numba reads the setting when a function's cache is set up; other users of numba keep theirs.
+    settings = vars(config)
+    before = settings["CACHE_DIR"]
+    settings["CACHE_DIR"] = str(folder)
     try:
         for kernel in kernels_of(modules):
             kernel.enable_caching()
     finally:
-        numba.config.CACHE_DIR = before
+        settings["CACHE_DIR"] = before
 
 
 def kernels_of(modules: Sequence[ModuleType]) -> list[Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from opgauge.reference_engine.types import Array, Kernel
 
-from .compile import host_codegen, jit
+from .compile import host_codegen, jit, plain
 from .tile import ROWS, lanes, tile
 
 
@@ -26,7 +26,7 @@ def gemm_tiles(a, panels, out, scratch, a_batch, b_batch):
             n = p * L
             width = min(L, N - n)
             for m in range(0, M, ROWS):
-                tile(a, a_batch[i], m, panels, b_batch[i], p, scratch)
+                tile(a, a_batch[i], m, panels, b_batch[i], p, scratch)  # type: ignore[call-arg]
                 for r in range(min(ROWS, M - m)):
                     for l in range(width):
                         out[i, m + r, n + l] = scratch[r, l]
@@ -62,7 +62,7 @@ def gemm_float(a: Array, b: Array, out: Array) -> None:
     Dtypes: float32, float64; every step fused where the CPU fuses, so the bits do not depend on the shape.
     """
     (M, K), N = a.shape[-2:], b.shape[-1]
-    stack_a = a.reshape(batch_size(a), M, K)
+    stack_a = plain(a).reshape(batch_size(a), M, K)
     stack_b = b.reshape(batch_size(b), K, N)
     L = lanes(host_codegen())
     panels = np.zeros((batch_size(b), -(-N // L), K, L), b.dtype)

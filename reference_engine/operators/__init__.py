@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..emit import OperatorDef
+from .checks import complete
 from .linear import LINEAR
 from .movement import MOVEMENT
 from .pointwise import POINTWISE
 from .reduce import REDUCE
 
-OPERATORS: dict[tuple[str, str], OperatorDef] = {**LINEAR, **POINTWISE, **REDUCE, **MOVEMENT}
+OPERATORS: dict[tuple[str, str], OperatorDef] = {
+    key: replace(row, lower=complete(row.lower)) for key, row in {**LINEAR, **POINTWISE, **REDUCE, **MOVEMENT}.items()
+}

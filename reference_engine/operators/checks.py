@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+from .. import dtypes as dt
 from ..emit import Emitter, Value, cast
 from ..errors import DtypeError, ModelError, UnknownOperatorError
 
@@ -27,6 +29,14 @@ def one_of(emit: Emitter, name: str, value: Value, words: tuple[str, ...]) -> No
     """Raises: DtypeError naming the input and what it may be."""
     if value.dtype not in words:
         raise DtypeError(f"{emit.source}: {name} is {value.spec}, expected {' or '.join(words)}")
+
+
+def dtype_of(emit: Emitter, name: str, elem_type: int) -> str:
+    """The word of an attribute that holds a TensorProto element type. Raises: DtypeError."""
+    try:
+        return dt.word_of_onnx(elem_type)
+    except DtypeError as error:
+        raise DtypeError(f"{emit.source}: {name}: {error}") from None
 
 
 def integers(emit: Emitter, value: Value, name: str) -> tuple[int, ...]:
@@ -59,5 +69,37 @@ def versioned(lower: Callable[..., Any], **versions: Versions) -> Callable[..., 
                     f"this model has opset {emit.opset}"
                 )
         return lower(emit, *inputs, **attributes)
+
+    return checked
+
+
+_KINDS = {"int": int, "float": float, "str": str, "Ints": tuple}
+
+
+def complete(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """`lower`, refusing a model that leaves out what is required or gives an attribute of another type.
+
+    Required is what has no default and, for inputs, is not annotated as possibly None.
+    Raises: ModelError naming the input or attribute.
+    """
+    parameters = list(inspect.signature(lower).parameters.values())[1:]
+    inputs = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    needed = {p.name for p in inputs if p.default is p.empty and "None" not in str(p.annotation)}
+    attributes = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+    kinds = {name: str(p.annotation).removesuffix(" | None") for name, p in attributes.items()}
+
+    @functools.wraps(lower)
+    def checked(emit: Emitter, *given: Value | None, **attrs: Any) -> Any:
+        for parameter, value in zip(inputs, given, strict=False):
+            if value is None and parameter.name in needed:
+                raise ModelError(f"{emit.source}: required input {parameter.name} is absent")
+        for name, parameter in attributes.items():
+            if parameter.default is parameter.empty and name not in attrs:
+                raise ModelError(f"{emit.source}: required attribute {name} is missing")
+        for name, value in attrs.items():
+            whole = not isinstance(value, tuple) or all(isinstance(v, int) for v in value)
+            if not isinstance(value, _KINDS[kinds[name]]) or not whole:
+                raise ModelError(f"{emit.source}: attribute {name} is {value!r}, expected {kinds[name].lower()}")
+        return lower(emit, *given, **attrs)
 
     return checked

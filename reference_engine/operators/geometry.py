@@ -40,7 +40,7 @@ def windows(
 
     With ceil_mode a last window that starts in the end padding is dropped.
     Raises: ShapeError where a list has the wrong length or a window does not fit, ModelError for auto_pad,
-        UnknownOperatorError for auto_pad VALID with ceil_mode.
+        UnknownOperatorError where ONNX does not say what auto_pad means.
     Source: ONNX Conv-11, MaxPool-22.
     """
     rank = len(spatial)
@@ -52,21 +52,29 @@ def windows(
         raise ModelError(f"{emit.source}: auto_pad {auto_pad!r} is not NOTSET, VALID, SAME_UPPER or SAME_LOWER")
     if auto_pad != "NOTSET" and any(explicit):
         raise ModelError(f"{emit.source}: auto_pad {auto_pad} and pads {explicit} exclude each other: give one of them")
-    if auto_pad == "VALID" and ceil_mode:
-        # 7 elements, kernel 2, stride 2: 3 by the formula of MaxPool-22, 4 by onnx's shape inference.
-        raise UnknownOperatorError(f"{emit.source}: ONNX contradicts itself on auto_pad VALID with ceil_mode; use pads")
     begins, ends, outs = [], [], []
     for i, (size, kernel, stride, dilation) in enumerate(zip(spatial, kernel_shape, strides, dilations, strict=True)):
         reach = (kernel - 1) * dilation + 1
         if auto_pad.startswith("SAME"):
             out = -(-size // stride)
-            # A stride longer than the window asks for a negative total: nothing is padded, and nothing cropped.
-            total = max((out - 1) * stride + reach - size, 0)
+            total = (out - 1) * stride + reach - size
+            if total < -1:
+                # Not specified: onnxruntime crops at either end or refuses, by operator.
+                raise UnknownOperatorError(
+                    f"{emit.source}: auto_pad {auto_pad} with stride {stride} and a window of {reach} on an axis of "
+                    f"{size} would pad by {total}; use pads"
+                )
+            total = max(total, 0)
             begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
             end = total - begin
         else:
             begin, end = explicit[i], explicit[rank + i]
             room = size + begin + end - reach
+            if auto_pad == "VALID" and ceil_mode and room % stride:
+                # 7 elements, kernel 2, stride 2: 3 by the formula of MaxPool-22, 4 by onnx's shape inference.
+                raise UnknownOperatorError(
+                    f"{emit.source}: ONNX contradicts itself on auto_pad VALID with ceil_mode; use pads"
+                )
             out = (-(-room // stride) if ceil_mode else room // stride) + 1
             if room < 0:
                 out = 0

@@ -191,6 +191,11 @@ def lower_pad(
     full = [0] * (2 * data.rank)
     for i, axis in enumerate(where):
         full[axis], full[data.rank + axis] = given[i], given[len(where) + i]
+    if not data.rank:
+        return data
+    for i, size in enumerate(data.shape):
+        if max(-full[i], 0) + max(-full[data.rank + i], 0) > size:
+            raise ShapeError(f"{emit.source}: pads {given} crop more than axis {i} of {text(data.shape)} holds")
     if constant_value is None:
         value = scalar(emit, 0, data.dtype)
     else:

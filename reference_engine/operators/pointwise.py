@@ -10,7 +10,7 @@ import numpy as np
 from .. import dtypes as dt
 from ..emit import Emitter, OperatorDef, Value, cast, elementwise, normal_axis, reshape, scalar
 from ..errors import DtypeError, ModelError, ParameterError, ShapeError, UnknownOperatorError
-from .checks import one_of, text, versioned
+from .checks import dtype_of, one_of, text, versioned
 from .quantization import (
     BYTES,
     SCALES,
@@ -58,12 +58,16 @@ def lower_clip(emit: Emitter, input: Value, min: Value | None = None, max: Value
     """output = minimum(maximum(input, min), max): max wins where min > max
 
     Shapes: min and max scalars, either may be absent.
-    Source: ONNX Clip-13.
+    Source: ONNX Clip-13: an absent bound defaults to the type's lowest or largest finite number, while the
+        reference implementation leaves infinities alone: an infinite input is undecided there.
     """
     one_of(emit, "input", input, (*dt.FLOATS, *dt.INTS))
     output = input
-    for name, bound, fn in (("min", min, "max"), ("max", max, "min")):
-        if bound is not None:
+    for name, bound, fn, edge in (("min", min, "max", -1.0), ("max", max, "min", 1.0)):
+        if bound is None and input.dtype in dt.FLOATS:
+            end = scalar(emit, edge * dt.MAX[input.dtype], input.dtype)
+            output = elementwise(emit, fn, output, end, inf_free=True)
+        elif bound is not None:
             if bound.rank:
                 raise ShapeError(f"{emit.source}: {name} has shape {text(bound.shape)}, expected a scalar")
             output = elementwise(emit, fn, output, bound)
@@ -77,7 +81,7 @@ def lower_where(emit: Emitter, condition: Value, X: Value, Y: Value) -> Value:
 
 def lower_cast(emit: Emitter, input: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Value:
     """output = input converted to `to`; saturate and round_mode concern 8-bit floats only. Source: ONNX Cast-25."""
-    return cast(emit, input, dt.word_of_onnx(to))
+    return cast(emit, input, dtype_of(emit, "to", to))
 
 
 def lower_identity(emit: Emitter, input: Value) -> Value:
@@ -127,7 +131,7 @@ def lower_quantizelinear(
     Source: ONNX QuantizeLinear-25; saturate concerns 8-bit floats only.
     """
     one_of(emit, "x", x, (*SCALES, "int32"))
-    to = dt.word_of_onnx(output_dtype) if output_dtype else "uint8"
+    to = dtype_of(emit, "output_dtype", output_dtype) if output_dtype else "uint8"
     if y_zero_point is not None:
         if output_dtype and to != y_zero_point.dtype:
             raise DtypeError(f"{emit.source}: output_dtype is {to} but y_zero_point is {y_zero_point.spec}")
@@ -136,7 +140,7 @@ def lower_quantizelinear(
         raise DtypeError(f"{emit.source}: cannot quantize to {to}, only to {', '.join(QUANTIZED)}")
     zero = y_zero_point or emit.constant(np.zeros(y_scale.shape, dt.numpy_dtype(to)))
     scale, zero = _parameters(emit, x, y_scale, zero, axis, block_size, ("y_scale", "y_zero_point"))
-    divides_in = dt.word_of_onnx(precision) if precision else ""
+    divides_in = dtype_of(emit, "precision", precision) if precision else ""
     if x.dtype == "int32":
         x = cast(emit, x, "float32")
     if scale.dtype not in (x.dtype, "float32"):
@@ -164,7 +168,7 @@ def lower_dequantizelinear(
     one_of(emit, "x", x, (*QUANTIZED, "int32"))
     zero = x_zero_point or emit.constant(np.zeros(x_scale.shape, dt.numpy_dtype(x.dtype)))
     one_of(emit, "x_zero_point", zero, (x.dtype,))
-    to = dt.word_of_onnx(output_dtype) if output_dtype else x_scale.dtype
+    to = dtype_of(emit, "output_dtype", output_dtype) if output_dtype else x_scale.dtype
     if to not in SCALES:
         raise DtypeError(f"{emit.source}: cannot dequantize to {to}, only to {', '.join(SCALES)}")
     scale, zero = _parameters(emit, x, x_scale, zero, axis, block_size, ("x_scale", "x_zero_point"))
@@ -217,12 +221,13 @@ def lower_qlinearadd(
 ) -> Value:
     """C = saturate(round(((A - A_zero_point) * A_scale + (B - B_zero_point) * B_scale) / C_scale) + C_zero_point)
 
-    Source: com.microsoft QLinearAdd-1, parameters per tensor.
+    Source: com.microsoft QLinearAdd-1, parameters per tensor; no rounding text, the zero point may be
+        added before or after rounding.
     """
     a_zero, b_zero, c_zero = _pair(emit, A, A_zero_point, B, B_zero_point, C_zero_point)
     a = dequantize(emit, A, scale_of(emit, "A_scale", A_scale), a_zero)
     b = dequantize(emit, B, scale_of(emit, "B_scale", B_scale), b_zero)
-    return quantize(emit, elementwise(emit, "add", a, b), scale_of(emit, "C_scale", C_scale), c_zero)
+    return quantize(emit, elementwise(emit, "add", a, b), scale_of(emit, "C_scale", C_scale), c_zero, zp_inside=True)
 
 
 def lower_qlinearmul(

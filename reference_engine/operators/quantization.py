@@ -81,10 +81,12 @@ def requantize(emit: Emitter, acc: Value, factor: Value, zero_point: Value, *, z
     return reshape(emit, y, acc.shape)
 
 
-def quantize(emit: Emitter, x: Value, scale: Value, zero_point: Value, precision: str = "") -> Value:
+def quantize(
+    emit: Emitter, x: Value, scale: Value, zero_point: Value, precision: str = "", *, zp_inside: bool = False
+) -> Value:
     """saturate(round(x / scale) + zero_point), the parameters broadcast to x."""
     blocks, params = along(emit, x, scale, zero_point)
-    y = emit("Quantize", blocks, *params, to=zero_point.dtype, precision=precision)
+    y = emit("Quantize", blocks, *params, to=zero_point.dtype, precision=precision, zp_inside=zp_inside)
     return reshape(emit, y, x.shape)
 
 

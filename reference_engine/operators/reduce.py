@@ -84,8 +84,8 @@ def _reduce_rows(emit: Emitter, rows: Value, fn: str) -> Value:
     if fn == "sum":
         return sums
     count = rows.shape[-1]
-    if not count and not dt.is_float(rows.dtype):
-        raise ShapeError(f"{emit.source}: the mean of no {rows.dtype} elements is undefined")
+    if not count and sums.spec.size:
+        raise ShapeError(f"{emit.source}: the mean of no elements is undefined")
     return elementwise(emit, "div", sums, scalar(emit, count, sums.dtype))
 
 

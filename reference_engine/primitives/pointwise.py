@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -92,12 +93,12 @@ def _high(x: Real) -> Array:
     return x.value.astype(np.int64) if x.hi is None else x.hi
 
 
-def _max(a: Real, b: Real, policy: Policy) -> Real:
-    return _extreme(np.maximum, a, b)
+def _ordered(pick: Callable[[Array, Array], Array]) -> Callable[..., Real]:
+    def exact(a: Real, b: Real, policy: Policy, inf_free: bool = False) -> Real:
+        made = _extreme(pick, a, b)
+        return replace(made, hazard=made.hazard | np.isinf(a.value)) if inf_free else made
 
-
-def _min(a: Real, b: Real, policy: Policy) -> Real:
-    return _extreme(np.minimum, a, b)
+    return exact
 
 
 def _monotone(fn: Callable[[Array], Array]) -> Callable[..., Real]:
@@ -117,8 +118,8 @@ def _erf(x: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return np.where(x >= 0, 1.0 / (1.0 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1.0 + np.exp(-np.abs(x)))) + 0.0 * x
+    small = np.exp(-np.abs(x))  # never overflows
+    return np.where(x >= 0, 1.0, small) / (1.0 + small)
 
 
 def _flushed(relative: float) -> Callable[[Array, float], Array]:
@@ -136,7 +137,7 @@ U = dt.UNIT["float32"]
 FUNCTIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array, Array], Array], Callable[[Array, float], Array]]] = {
     "exp": (np.exp, lambda x, y: y, _flushed(8.0)),
     "log": (np.log, lambda x, y: 1.0 / x, lambda y, u: 8.0 * u * np.abs(y) + 2.0 * u * u),
-    "tanh": (np.tanh, lambda x, y: 1.0 - y * y, lambda y, u: 16.0 * u * np.abs(y)),
+    "tanh": (np.tanh, lambda x, y: 1.0 - y * y, _flushed(16.0)),
     "sigmoid": (_sigmoid, lambda x, y: y * (1.0 - y), lambda y, u: np.full_like(y, 4.0 * u)),
     "erf": (_erf, lambda x, y: 1.1283791670955126 * np.exp(-x * x), lambda y, u: np.full_like(y, 12.0 * u)),
     "sqrt": (np.sqrt, lambda x, y: 0.5 / y, lambda y, u: 2.0 * u * np.abs(y)),
@@ -208,8 +209,8 @@ ELEMENTWISE: dict[str, ElementwiseFn] = {
     "sub": ElementwiseFn(_sub, 2, NUMBERS),
     "mul": ElementwiseFn(_mul, 2, NUMBERS),
     "div": ElementwiseFn(_div, 2, NUMBERS),
-    "max": ElementwiseFn(_max, 2, NUMBERS),
-    "min": ElementwiseFn(_min, 2, NUMBERS),
+    "max": ElementwiseFn(_ordered(np.maximum), 2, NUMBERS),
+    "min": ElementwiseFn(_ordered(np.minimum), 2, NUMBERS),
     "neg": ElementwiseFn(_monotone(np.negative), 1, SIGNED),
     "abs": ElementwiseFn(_monotone(np.abs), 1, NUMBERS),
     "relu": ElementwiseFn(_monotone(lambda v: np.maximum(v, v.dtype.type(0))), 1, SIGNED),
@@ -219,7 +220,7 @@ ELEMENTWISE: dict[str, ElementwiseFn] = {
 }
 
 
-def infer_elementwise(*inputs: TensorSpec, fn: str = "", to: str = "") -> TensorSpec:
+def infer_elementwise(*inputs: TensorSpec, fn: str = "", to: str = "", inf_free: bool = False) -> TensorSpec:
     row = ELEMENTWISE[fn]
     require_shape(len(inputs) == row.arity, f"Elementwise.{fn}: {len(inputs)} inputs, expected {row.arity}")
     operands = inputs[1:] if fn == "where" else inputs
@@ -233,11 +234,12 @@ def infer_elementwise(*inputs: TensorSpec, fn: str = "", to: str = "") -> Tensor
     return TensorSpec(inputs[0].shape, to or operands[0].dtype)
 
 
-def exact_elementwise(*inputs: Real, fn: str = "", policy: Policy | None = None, **attrs: str) -> Real:
+def exact_elementwise(*inputs: Real, fn: str = "", policy: Policy | None = None, **attrs: Any) -> Real:
     """y[i] = fn(x1[i], x2[i], ...)
 
     Shapes: all equal; lowering writes broadcasts as DataMove.expand.
-    Dtypes: the row's; where: bool, x, x -> x; cast: any -> `to`.
+    Dtypes: the row's; where: bool, x, x -> x; cast: any -> `to`. `inf_free`: max and min leave an infinite
+        first operand undecided.
     Source: ONNX Add-14 .. Where-16; limits of functions N5.
     """
     return ELEMENTWISE[fn].exact(*inputs, policy=policy or Policy(), **attrs)
@@ -249,7 +251,9 @@ def _infer_parameters(x: TensorSpec, name: str, **parameters: TensorSpec) -> Non
         require_shape(spec.shape == (x.shape[1],), f"{name}: {what} {spec} must have {x.shape[1]} elements")
 
 
-def infer_quantize(x: TensorSpec, scale: TensorSpec, zero_point: TensorSpec, *, to: str, precision: str = "", fn: str = "") -> TensorSpec:
+def infer_quantize(
+    x: TensorSpec, scale: TensorSpec, zero_point: TensorSpec, *, to: str, precision: str = "", zp_inside: bool = False, fn: str = ""
+) -> TensorSpec:
     _infer_parameters(x, "Quantize", scale=scale, zero_point=zero_point)
     require_dtype(x, (*dt.FLOATS, "int32"), "Quantize: x")
     require_dtype(zero_point, (to,), "Quantize: zero_point")
@@ -265,7 +269,15 @@ def _channel_real(p: Real) -> Real:
 
 
 def exact_quantize(
-    x: Real, scale: Real, zero_point: Real, *, to: str, precision: str = "", fn: str = "", policy: Policy | None = None
+    x: Real,
+    scale: Real,
+    zero_point: Real,
+    *,
+    to: str,
+    precision: str = "",
+    zp_inside: bool = False,
+    fn: str = "",
+    policy: Policy | None = None,
 ) -> Real:
     """y = saturate(round(x / scale) + zero_point)
 
@@ -284,11 +296,11 @@ def exact_quantize(
         if policy.q_div == "recip":
             recip = r.gamma(2, dt.UNIT["float32"]) * np.abs(quotient.value)
             radius = np.where(r.orders_agree(quotient), 0.0, np.maximum(radius, recip))
-        lo, hi = rounding.accept(_finite(quotient.value), _finite(radius), zp, to, policy)
+        lo, hi = rounding.accept(_finite(quotient.value), _finite(radius), zp, to, policy, zp_inside)
         return Real(nearest.astype(dt.numpy_dtype(to)), to, hazard=undecided, lo=lo, hi=hi, real=quotient.value, zero_point=zp)
     members = _quotients(x, divisor, quotient.value, precision, policy)
     choices = [rounding.saturate(rounding.MODES[m](q) + zp, to) for q in members for m in policy.round]
-    if policy.zp_inside:
+    if policy.zp_inside or zp_inside:
         choices += [rounding.saturate(rounding.MODES[m]((q + zp).astype(np.float32).astype(np.float64)), to) for q in members for m in policy.round]
     lo, hi = np.minimum.reduce(choices), np.maximum.reduce(choices)
     return Real(nearest.astype(dt.numpy_dtype(to)), to, hazard=undecided, lo=lo, hi=hi, members=_distinct(choices), real=quotient.value, zero_point=zp)

@@ -24,13 +24,21 @@ def exact_reduce(x: Real, fn: str = "", policy: Policy | None = None) -> Real:
     """y[*] = fn over n of x[*,n]
 
     Shapes: x [*,n] -> y [*]; n = 0 gives 0 for sum and the type's own limit for max and min.
-    Dtypes: same in and out; integer sums wrap; float sums n-1 roundings (N1).
+    Dtypes: same in and out; integer sums exact within the type; float sums n-1 roundings (N1).
     Source: ONNX ReduceSum-13, ReduceMax-20, ReduceMin-20. Whether max and min keep a NaN is not
         specified (N7): such rows are left undecided.
     """
     if fn == "sum":
-        return r.total(x) if dt.is_float(x.dtype) else Real(x.value.sum(-1, dtype=x.value.dtype), x.dtype)
+        return r.total(x) if dt.is_float(x.dtype) else integer_total(x)
     return extreme(x, fn)
+
+
+def integer_total(x: Real) -> Real:
+    """Exact while it fits; ONNX does not say what an integer sum beyond its type is (N6)."""
+    low, high = dt.limits(x.dtype)
+    whole = x.value.sum(-1, dtype=np.longdouble)
+    beyond = (whole < low) | (whole > high)
+    return Real(np.asarray(x.value.sum(-1, dtype=x.value.dtype)), x.dtype, hazard=beyond if np.any(beyond) else False)
 
 
 def extreme(x: Real, fn: str) -> Real:

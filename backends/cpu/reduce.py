@@ -1,0 +1,91 @@
+"""Reduce over the last axis on the CPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from opgauge.reference_engine import dtypes as dt
+from opgauge.reference_engine.types import Array, Kernel
+
+from .compile import jit, plain
+
+SUM_ORDER = "16 lanes: lane l adds elements l, l+16, ..; then lanes l and l+8, l+4, l+2, l+1 are added"
+
+
+@jit
+def sum_rows(x, out, lanes):
+    """out[r] = sum_n x[r,n], in the order that SUM_ORDER states
+
+    Shapes: x [R,n], out [R], lanes [16] scratch.
+    Dtypes: float32 or float64 all three.
+    """
+    n = x.shape[1]
+    whole = n - n % 16
+    for r in range(x.shape[0]):
+        row = x[r]
+        lanes[:] = 0
+        for start in range(0, whole, 16):
+            for l in range(16):
+                lanes[l] += row[start + l]
+        for l in range(n - whole):
+            lanes[l] += row[whole + l]
+        for half in (8, 4, 2, 1):
+            for l in range(half):
+                lanes[l] += lanes[l + half]
+        out[r] = lanes[0]
+
+
+def rows(x: Array) -> Array:
+    """[*,n] as [R,n], also where n is 0."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def sum_float(x: Array, out: Array) -> None:
+    sum_rows(rows(plain(x)), out.reshape(out.size), np.empty(16, x.dtype))
+
+
+def sum_half(x: Array, out: Array) -> None:
+    """sum_float in float32, rounded once at the end."""
+    wide = np.empty(out.shape, np.float32)
+    sum_float(x.astype(np.float32), wide)
+    with np.errstate(over="ignore"):
+        out[...] = wide
+
+
+def sum_integer(x: Array, out: Array) -> None:
+    """out[*] = sum_n x[*,n] modulo the type's range"""
+    np.add.reduce(x, axis=-1, dtype=x.dtype, out=out)
+
+
+def max_rows(x: Array, out: Array) -> None:
+    """out[*] = max_n x[*,n]; NaN wins; the lowest value of the type for n = 0"""
+    with np.errstate(invalid="ignore"):
+        np.maximum.reduce(x, axis=-1, out=out, initial=lowest(x.dtype))
+
+
+def min_rows(x: Array, out: Array) -> None:
+    """out[*] = min_n x[*,n]; NaN wins; the highest value of the type for n = 0"""
+    with np.errstate(invalid="ignore"):
+        np.minimum.reduce(x, axis=-1, out=out, initial=highest(x.dtype))
+
+
+def lowest(dtype: np.dtype) -> Any:
+    word = dt.word_of(dtype)
+    return -np.inf if dt.is_float(word) else False if word == "bool" else dt.limits(word)[0]
+
+
+def highest(dtype: np.dtype) -> Any:
+    word = dt.word_of(dtype)
+    return np.inf if dt.is_float(word) else True if word == "bool" else dt.limits(word)[1]
+
+
+KERNELS = (
+    *(Kernel("Reduce", "sum", (d, d), sum_float) for d in ("float32", "float64")),
+    *(Kernel("Reduce", "sum", (d, d), sum_half) for d in ("float16", "bfloat16")),
+    *(Kernel("Reduce", "sum", (d, d), sum_integer) for d in dt.INTS),
+    Kernel("Reduce", "max", ("*",), max_rows),
+    Kernel("Reduce", "min", ("*",), min_rows),
+)

@@ -1,0 +1,256 @@
+"""A primitive graph as a list of dispatches: pure, needs no device.
+
+A kernel row's `call(build, *inputs, out, *attrs)` takes the `Builder` and `Tensor`s instead of arrays, attrs in the
+primitive's order, and appends the dispatches that fill `out`. Empty outputs never reach a kernel; an empty input
+must not be bound (wgpu aborts the process on a binding of no bytes), so a kernel meeting one fills `out` otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from opgauge.reference_engine import dtypes as dt
+from opgauge.reference_engine.errors import UnsupportedError
+from opgauge.reference_engine.executor import Find, counts
+from opgauge.reference_engine.primitives import PRIMITIVES
+from opgauge.reference_engine.types import Array, Graph, Kernel, Node, TensorSpec
+
+from .shader import WORD
+
+# llvmpipe silently ends all loops of an invocation after 65,535 iterations; no kernel asks for more than this.
+MAX_ITERATIONS = 32_768
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor on the device: a buffer's number and how its bytes are read."""
+
+    id: int
+    spec: TensorSpec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.spec.dtype
+
+    @property
+    def size(self) -> int:
+        return self.spec.size
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """`count` invocations of a shader; `params` are p[1].. as unsigned words, p[0] is `count`."""
+
+    code: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    params: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Copy:
+    """`size` bytes from the start of one buffer into another at `offset`."""
+
+    source: int
+    target: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Clear:
+    target: int
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A node computed by a kernel of the CPU: its inputs are read back, its output is uploaded."""
+
+    kernel: Kernel
+    reads: tuple[Tensor, ...]
+    write: Tensor
+    attrs: tuple[object, ...]
+
+
+Step = Dispatch | Copy | Clear | HostCall
+
+
+@dataclass(frozen=True)
+class IndexCheck:
+    """Where an index may be out of range: `name` a graph input, or "" for the flag that the kernel writes."""
+
+    name: str
+    flag: Tensor
+    length: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that a device needs to run a graph: `sizes` in bytes by buffer number."""
+
+    steps: tuple[Step, ...]
+    sizes: tuple[int, ...]
+    constants: Mapping[int, Array]
+    inputs: Mapping[str, Tensor]
+    outputs: tuple[Tensor, ...]
+    checks: tuple[IndexCheck, ...]
+    counts: Mapping[str, int]
+
+
+def word_bytes(size: int) -> int:
+    """A buffer's bytes: whole words, never none."""
+    return max(WORD, -(-size // WORD) * WORD)
+
+
+@dataclass
+class Builder:
+    """Collects steps and numbers buffers; `limit` bytes is the largest binding."""
+
+    limit: int
+    source: str = ""
+    steps: list[Step] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    constants: dict[int, Array] = field(default_factory=dict)
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    checks: list[IndexCheck] = field(default_factory=list)
+
+    def temporary(self, shape: Sequence[int], dtype: str) -> Tensor:
+        """A new buffer. Raises: UnsupportedError when it is larger than a binding may be."""
+        spec = TensorSpec(tuple(int(d) for d in shape), dtype)
+        needed = word_bytes(spec.size * dt.numpy_dtype(dtype).itemsize)
+        if needed > self.limit:
+            raise UnsupportedError(
+                f"{self.source}: {spec} needs {needed} bytes in one buffer, this device binds at most {self.limit}"
+            )
+        self.sizes.append(needed)
+        return Tensor(len(self.sizes) - 1, spec)
+
+    def constant(self, array: Array) -> Tensor:
+        """A buffer with this content, uploaded once per device."""
+        made = self.temporary(array.shape, dt.word_of(array.dtype))
+        self.constants[made.id] = array
+        return made
+
+    def dispatch(
+        self, code: str, reads: Sequence[Tensor], writes: Sequence[Tensor], params: Sequence[int], count: int
+    ) -> None:
+        words = tuple(int(v) & 0xFFFFFFFF for v in params)
+        ids = tuple(x.id for x in reads), tuple(y.id for y in writes)
+        self.steps.append(Dispatch(code, *ids, words, count))
+
+    def copy(self, source: Tensor, target: Tensor, offset: int) -> int:
+        """Put all words of `source` into `target` at `offset` bytes; returns the offset behind them."""
+        self.steps.append(Copy(source.id, target.id, offset, self.sizes[source.id]))
+        return offset + self.sizes[source.id]
+
+    def clear(self, target: Tensor) -> None:
+        self.steps.append(Clear(target.id))
+
+    def data(self, x: Tensor) -> Array | None:
+        """The content of a constant."""
+        return self.constants.get(x.id)
+
+    def input_name(self, x: Tensor) -> str:
+        return next((name for name, t in self.inputs.items() if t.id == x.id), "")
+
+
+def bind(graph: Graph, find: Find, limit: int, fallback: Find | None = None) -> Program:
+    """The program of a graph; a node without a kernel goes to `fallback`'s, with its transfers as steps.
+
+    Raises: UnsupportedError naming the node and the dtypes for which there is no kernel.
+    """
+    build = Builder(limit)
+    values: dict[str, Tensor] = {}
+    for name in graph.inputs:
+        spec = graph.specs[name]
+        values[name] = build.inputs[name] = build.temporary(spec.shape, spec.dtype)
+    for name, array in graph.constants.items():
+        values[name] = build.constant(array)
+    for node in graph.nodes:
+        build.source = node.source
+        values[node.output] = _bind_node(build, node, graph, values, find, fallback)
+    outputs = tuple(values[name] for name in graph.outputs)
+    return Program(
+        tuple(build.steps),
+        tuple(build.sizes),
+        build.constants,
+        build.inputs,
+        outputs,
+        tuple(build.checks),
+        {**counts(graph), **_tally(build.steps)},
+    )
+
+
+def _bind_node(
+    build: Builder, node: Node, graph: Graph, values: Mapping[str, Tensor], find: Find, fallback: Find | None
+) -> Tensor:
+    spec = graph.specs[node.output]
+    inputs = tuple(values[name] for name in node.inputs)
+    if node.kind == "DataMove.reshape":
+        return replace(inputs[0], spec=spec)
+    dtypes = tuple(graph.specs[name].dtype for name in (*node.inputs, node.output))
+    attrs = tuple(node.attrs.get(name, "") for name in PRIMITIVES[node.primitive].fns[node.fn])
+    kernel = find(node.primitive, node.fn, dtypes)
+    out = build.temporary(spec.shape, spec.dtype)
+    if kernel is None:
+        other = fallback(node.primitive, node.fn, dtypes) if fallback else None
+        if other is None:
+            raise UnsupportedError(f"{node.source}: wgpu has no kernel for {node.kind} with {', '.join(dtypes)}")
+        build.steps.append(HostCall(other, inputs, out, attrs))
+    elif spec.size:
+        kernel.call(build, *inputs, out, *attrs)
+    return out
+
+
+def _tally(steps: Sequence[Step]) -> dict[str, int]:
+    kinds = Counter(type(step) for step in steps)
+    return {
+        "dispatch_count": kinds[Dispatch],
+        "copy_count": kinds[Copy],
+        "fallback_count": kinds[HostCall],
+    }
+
+
+def pieces(total: int, most: int = MAX_ITERATIONS) -> list[tuple[int, int]]:
+    """[0, total) in runs of at most `most`, each of which one invocation may loop over."""
+    return [(start, min(start + most, total)) for start in range(0, total, most)]
+
+
+def last_uses(program: Program) -> dict[int, int]:
+    """The index of the last step that touches each buffer; those that live through the run are absent."""
+    kept = {*program.constants, *(t.id for t in program.inputs.values()), *(t.id for t in program.outputs)}
+    kept |= {c.flag.id for c in program.checks}
+    last: dict[int, int] = {}
+    for at, step in enumerate(program.steps):
+        last.update(dict.fromkeys(touched(step), at))
+    return {id: at for id, at in last.items() if id not in kept}
+
+
+def touched(step: Step) -> tuple[int, ...]:
+    if isinstance(step, Dispatch):
+        return (*step.reads, *step.writes)
+    if isinstance(step, Copy):
+        return step.source, step.target
+    if isinstance(step, Clear):
+        return (step.target,)
+    return (*(x.id for x in step.reads), step.write.id)
+
+
+def stack_size(shape: Sequence[int]) -> int:
+    return math.prod(shape[:-2])
+
+
+def index_map(size: int, own: Sequence[int], full: Sequence[int]) -> Array:
+    """For each place of `full`, the flat index of the element that broadcasts to it from shape `own`."""
+    at = np.arange(size, dtype=np.uint32).reshape(tuple(own))
+    return np.ascontiguousarray(np.broadcast_to(at, tuple(full))).ravel()

@@ -1,0 +1,440 @@
+"""The command line: arguments in, exit code out; the last line printed is the verdict."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from opgauge import backends, suites
+from opgauge.reference_engine.case import parse_id
+from opgauge.reference_engine.errors import CaseError, OpgaugeError
+from opgauge.reference_engine.types import FINDINGS, CaseSpec, Finding, Record, Status
+
+from . import run as supervisor
+from . import store
+
+SUITES = ("operators", "onnx-node")
+WIDTH = 140  # of output that nobody's terminal shows
+
+
+class Exit(IntEnum):
+    OK = 0
+    FINDING = 1
+    USAGE = 2
+    UNAVAILABLE = 3
+    HARNESS = 4
+    NOTHING = 5
+    INTERRUPTED = 130
+
+
+WORDS = {
+    Exit.OK: "PASS",
+    Exit.FINDING: "FAIL",
+    Exit.UNAVAILABLE: "UNAVAILABLE",
+    Exit.HARNESS: "HARNESS ERROR",
+    Exit.NOTHING: "NOTHING RAN",
+    Exit.INTERRUPTED: "INTERRUPTED",
+}
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+Backends = Annotated[list[str], typer.Option("--backend", "-b", help="cpu, onnxruntime:level=basic, path.py:run ...")]
+Ops = Annotated[list[str], typer.Option("--op", help="operator, repeatable")]
+Dtypes = Annotated[list[str], typer.Option("--dtype", help="element type in any input of a row, repeatable")]
+Expression = Annotated[str, typer.Option("-k", help="whole words joined by and, or, not: 'MatMul and not float16'")]
+Seed = Annotated[int, typer.Option(min=0, help="same seed, same cases")]
+File = Annotated[str, typer.Option(metavar="FILE")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+Home = Annotated[Path, typer.Option("--out", help="where the folders of runs are kept")]
+DEFAULT_BACKENDS = ["cpu", "onnxruntime"]
+
+
+def _console(stderr: bool = False) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+# ---- run
+
+
+@contextmanager
+def _progress(console: Console, total: int) -> Iterator[Callable[[int, int], None]]:
+    """A function of (tasks done, verdicts so far); silent where no person watches."""
+    if not console.is_terminal:
+        yield lambda done, verdicts: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    said = TextColumn("rows, {task.fields[verdicts]:,} verdicts")
+    with Progress(BarColumn(), MofNCompleteColumn(), said, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", total=total, verdicts=0)
+        yield lambda done, verdicts: bar.update(task, completed=done, verdicts=verdicts)
+
+
+def exit_code(
+    records: Sequence[Record], findings: Sequence[Finding], outcome: supervisor.Outcome, missing: Sequence[str]
+) -> Exit:
+    """The gravest thing that can be said of a run: an incomplete one is never green, nor one that judged nothing."""
+    if outcome.interrupted:
+        return Exit.INTERRUPTED
+    if outcome.errors:
+        return Exit.HARNESS
+    if missing:
+        return Exit.UNAVAILABLE
+    if findings:
+        return Exit.FINDING
+    judged = any(r.status not in (Status.UNAVAILABLE, Status.INVALID, Status.UNSUPPORTED) for r in records)
+    return Exit.OK if judged else Exit.NOTHING
+
+
+def verdict_line(code: Exit, records: Sequence[Record], findings: int, seconds: float) -> str:
+    """The word that agrees with the exit code, and every denominator."""
+    tally = Counter(r.status for r in records)
+    statuses = ", ".join(f"{tally[s]:,} {s}" for s in Status if tally[s]) or "no verdict"
+    cases, judged = len({r.case for r in records}), {r.backend for r in records}
+    rate = f"{cases / seconds:,.0f} cases/s" if seconds else "no time"
+    return (
+        f"{WORDS[code]} (exit {int(code)}): {cases:,} cases on {len(judged)} backends, {len(records):,} verdicts "
+        f"({statuses}), {sum(r.elements for r in records):,} elements, {findings:,} findings, {seconds:.1f} s, {rate}"
+    )
+
+
+def _missing(required: Sequence[str], records: Sequence[Record], outcome: supervisor.Outcome) -> list[str]:
+    """Required backends that judged nothing, with the reason."""
+    missing = []
+    for spec in supervisor.specs(required):
+        said = [r for r in records if r.backend == spec.text]
+        why = outcome.backends.get(spec.text, {}).get("unavailable", "")
+        if why or not said or all(r.status is Status.UNAVAILABLE for r in said):
+            missing.append(f"required backend {spec.text} is unavailable: {why or 'it gave no verdict'}")
+    return missing
+
+
+def _meta(
+    settings: supervisor.Settings, outcome: supervisor.Outcome, started: float, code: Exit, line: str
+) -> dict[str, Any]:
+    from . import __version__, doctor
+
+    return {
+        "command": " ".join(["opgauge", *sys.argv[1:]]),
+        "version": __version__,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "seconds": round(outcome.seconds, 3),
+        "seed": settings.seed,
+        "budget": settings.budget,
+        "backends": outcome.backends,
+        "machine": doctor.machine(),
+        "exit_code": int(code),
+        "verdict": line,
+    }
+
+
+def _reports(
+    files: dict[str, str],
+    records: Sequence[Record],
+    findings: Sequence[Finding],
+    meta: dict[str, Any],
+    console: Console,
+) -> None:
+    from opgauge.reports import text
+
+    from . import frames
+
+    tables = frames.tables(records)
+    text.print_summary(console, tables, records, findings, meta)
+    for module, name in files.items():
+        if not name:
+            continue
+        renderer = importlib.import_module(f"opgauge.reports.{module}")
+        arguments = (records, findings, meta) if module == "junit" else (tables, records, findings, meta)
+        content = renderer.render(*arguments)
+        if name == "-":
+            sys.stdout.write(content)
+        else:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(content, encoding="utf-8")
+
+
+def _tasks(suite: Sequence[str], rows: Sequence[CaseSpec], ops: Sequence[str]) -> list[supervisor.Task]:
+    tasks = [supervisor.Task("node", tuple(ops))] if "onnx-node" in suite else []
+    if "operators" in suite and rows:
+        tasks += [*(supervisor.Task("row", (row.name,)) for row in rows), supervisor.Task("witness")]
+    return tasks
+
+
+@app.command()
+def run(
+    backend: Backends = DEFAULT_BACKENDS,
+    suite: Annotated[list[str], typer.Option(help="operators, onnx-node; repeatable")] = ["operators"],  # noqa: B006
+    op: Ops = [],  # noqa: B006
+    dtype: Dtypes = [],  # noqa: B006
+    k: Expression = "",
+    budget: Annotated[int, typer.Option(min=1, help="cases per row of operator and dtypes")] = 100,
+    seed: Seed = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="reference workers; 0 is one per core, 8 at most")] = 0,
+    require: Annotated[list[str], typer.Option(help="exit 3 unless this backend ran; repeatable")] = [],  # noqa: B006
+    html: File = "",
+    json_file: Annotated[str, typer.Option("--json", metavar="FILE", help="- is standard output")] = "",
+    junit: File = "",
+    markdown: File = "",
+    out: Home = store.HOME,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds per case and backend")] = 20.0,
+    no_shrink: Annotated[bool, typer.Option("--no-shrink", help="do not look for smaller failing cases")] = False,
+) -> None:
+    """Check operators on backends; exit 1 on any finding, 3, 4, 5 when it could not, went wrong, nothing ran."""
+    from . import gate, generate
+
+    generate.require(suite, set(SUITES), "suite")
+    specs = supervisor.specs([*backend, *require])
+    rows = generate.select(suites.cases(), op, dtype, k)
+    tasks = _tasks(suite, rows, op)
+    files = {"html": html, "jsonfile": json_file, "junit": junit, "markdown": markdown}
+    console = _console(stderr="-" in files.values())
+    if not tasks:
+        console.print(
+            verdict_line(Exit.NOTHING, [], 0, 0.0) + ": no row is selected, see `opgauge list`", soft_wrap=True
+        )
+        raise typer.Exit(Exit.NOTHING)
+
+    started = time.time()
+    with store.create(out) as journal:
+        folder = journal.path.parent
+        texts = tuple(spec.text for spec in specs)
+        settings = supervisor.Settings(texts, budget, seed, timeout, not no_shrink, str(folder / "failures"))
+        journal.append("run", {"argv": sys.argv[1:], "settings": settings.__dict__, "tasks": [str(t) for t in tasks]})
+        records: list[Record] = []
+        done: list[supervisor.Task] = []
+        with _progress(_console(stderr=True), len(tasks)) as show:
+
+            def on_record(record: Record) -> None:
+                journal.record(record)
+                records.append(record)
+                if len(records) % 50 == 0:
+                    show(len(done), len(records))
+
+            def on_task(task: supervisor.Task) -> None:
+                done.append(task)
+                show(len(done), len(records))
+
+            outcome = supervisor.run(tasks, settings, jobs or supervisor.default_jobs(), on_record, on_task)
+        informative = [spec.text for spec in specs if spec.definition.informative]
+        findings = gate.findings(records, informative)
+        missing = _missing(require, records, outcome)
+        code = exit_code(records, findings, outcome, missing)
+        line = verdict_line(code, records, len(findings), outcome.seconds)
+        meta = _meta(settings, outcome, started, code, line)
+        journal.append("end", {"exit_code": int(code), "errors": outcome.errors, "backends": outcome.backends})
+    _reports(files, records, findings, meta, console)
+    for text in [*outcome.errors, *missing]:
+        console.print(f"[red]![/] {escape(text)}", soft_wrap=True)
+    console.print(f"journal: {journal.path}", soft_wrap=True)
+    console.print(line, style="bold", markup=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+# ---- list
+
+
+@app.command(name="list")
+def list_(
+    operators: Annotated[bool, typer.Option("--operators", help="operators that the reference lowers")] = False,
+    rows: Annotated[bool, typer.Option("--rows", help="rows of the suite (the default)")] = False,
+    backend_table: Annotated[bool, typer.Option("--backends", help="backends and their options")] = False,
+    cases: Annotated[str, typer.Option(metavar="OP", help="ids of the cases of an operator")] = "",
+    budget: Annotated[int, typer.Option(min=1, help="cases per row, with --cases")] = 10,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """What there is: operators, suite rows, backends, case ids."""
+    found: list[dict[str, Any]] = []
+    if operators:
+        from opgauge.reference_engine.operators import OPERATORS
+
+        tested = Counter((row.domain, row.op) for row in suites.cases())
+        for domain, op in sorted(OPERATORS):
+            found.append({"operator": op, "domain": domain or "ai.onnx", "rows": tested[domain, op]})
+    if backend_table:
+        for name, row in sorted(backends.table().items()):
+            options = " ".join(f"{o}=" for o in row.options)
+            found.append({"backend": name, "options": options, "policy": str(row.policy), "summary": row.summary})
+    if cases:
+        found += [{"case": text} for text in _case_ids(cases, budget, seed)]
+    if rows or not found:
+        found += [{"row": r.name, "domain": r.domain or "ai.onnx", "source": r.source} for r in suites.cases()]
+    if as_json:
+        _print_json(found)
+    else:
+        for entry in found:
+            typer.echo("\t".join(str(v) for v in entry.values()))
+    raise typer.Exit(Exit.OK)
+
+
+def _case_ids(op: str, budget: int, seed: int) -> list[str]:
+    from . import generate
+
+    ids: list[str] = []
+    for row in generate.select(suites.cases(), [op]):
+        generate.explore(row, budget, seed, lambda text, _: ids.append(text))
+    return ids
+
+
+# ---- repro
+
+
+@app.command()
+def repro(
+    case: Annotated[str, typer.Argument(metavar="ID|FILE", help="a case id, or a saved case's .json, .onnx or .npz")],
+    backend: Backends = DEFAULT_BACKENDS,
+    timeout: Annotated[float, typer.Option(min=0.1)] = 20.0,
+    as_json: AsJson = False,
+) -> None:
+    """Run one case again, each backend in fresh processes: the set, what it gave, and whether the bits repeat."""
+    if not Path(case).is_file():
+        parse_id(case)
+    texts = tuple(spec.text for spec in supervisor.specs(backend))
+    records: list[Record] = []
+    task = supervisor.Task("repro", (case,))
+    outcome = supervisor.run([task], supervisor.Settings(texts, timeout_s=timeout), 1, records.append)
+    if any("CaseError" in error for error in outcome.errors):
+        raise CaseError("; ".join(outcome.errors))
+    code = exit_code(records, [Finding(r.status, "", "") for r in records if r.status in FINDINGS], outcome, [])
+    if as_json:
+        _print_json({"records": [store.record_to_dict(r) for r in records], "errors": outcome.errors})
+        raise typer.Exit(code)
+    console = _console()
+    for record in records:
+        _show(console, record)
+    for error in outcome.errors:
+        console.print(f"! {error}", markup=False, soft_wrap=True)
+    findings = sum(r.status in FINDINGS for r in records)
+    line = verdict_line(code, records, findings, outcome.seconds)
+    console.print(line, style="bold", markup=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+def _show(console: Console, record: Record) -> None:
+    detail = record.detail
+    lines = [f"{record.status}  {record.op} {record.label} on {record.backend}: {record.message or record.explained}"]
+    lines += [f"  input {name}: {spec}" for name, spec in detail.get("inputs", {}).items()]
+    for row in detail.get("elements_shown", ()):
+        extra = f"; real {row['real']}" if row["real"] is not None else ""
+        extra += f"; {row['tie_distance']:.3g} from a tie" if row["tie_distance"] is not None else ""
+        lines.append(f"  output {row['output']} [{row['index']}]: set {row['expected']}, got {row['got']}{extra}")
+    if detail.get("wider"):
+        lines.append(f"  a wider policy: {detail['wider']}")
+    if "bits" in detail:
+        again = "the same" if detail["same_bits"] else "DIFFERENT (flaky)"
+        lines.append(f"  bits sha256:{detail['bits']}, {again} in a second process")
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+# ---- doctor, sensitivity
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """What this machine can measure: versions, runtimes, processor, Vulkan adapters, noise of the clock."""
+    from . import doctor as examination
+
+    found = examination.examine()
+    if as_json:
+        _print_json(found)
+        raise typer.Exit(Exit.OK)
+    console = _console()
+    for title, values in found.items():
+        console.print(title, style="bold")
+        rows = (
+            values.items() if isinstance(values, dict) else enumerate(values if isinstance(values, list) else [values])
+        )
+        for name, value in rows:
+            text = ", ".join(f"{k} {v}" for k, v in value.items() if v != "") if isinstance(value, dict) else value
+            console.print(f"  {name:<14} {text}", markup=False, soft_wrap=True)
+    usable = [n for n, v in found["backends"].items() if not {"unavailable", "error"} & set(v)]
+    console.print(f"{len(usable)} of {len(found['backends'])} backends usable: {', '.join(usable)}", style="bold")
+    raise typer.Exit(Exit.OK)
+
+
+@app.command()
+def sensitivity(
+    faults: Annotated[Path, typer.Option(help="a Python module with FAULTS and BENIGN")],
+    cases: Annotated[int, typer.Option(min=1, help="cases per suite row")] = 100,
+    op: Ops = [],  # noqa: B006
+    fault: Annotated[list[str], typer.Option(help="id of a fault, repeatable")] = [],  # noqa: B006
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """How many planted faults the suite sees; exit 1 when an honest variant is flagged."""
+    from . import sensitivity as gauge
+
+    console = _console(stderr=as_json)
+
+    def show(found: gauge.Outcome) -> None:
+        seen = (
+            f"{found.status} after {found.caught_after} cases" if found.caught else f"not seen in {found.cases} cases"
+        )
+        console.print(f"{found.id} {found.op}: {seen}  {found.title}", markup=False, soft_wrap=True)
+
+    outcomes = list(gauge.measure(faults, suites.cases(), cases, seed, op, fault, show))
+    summary = gauge.summary(outcomes, gauge.catalogue(faults))
+    if as_json:
+        _print_json(summary)
+    code = Exit.NOTHING if not outcomes else Exit.FINDING if summary["benign_flagged"] else Exit.OK
+    console.print(
+        f"{WORDS[code]} (exit {int(code)}): {summary['caught']} of {summary['applicable']} faults seen, "
+        f"{len(_list(summary, 'benign_flagged'))} of {len(_list(summary, 'benign'))} honest variants flagged",
+        style="bold",
+    )
+    raise typer.Exit(code)
+
+
+def _list(summary: dict[str, Any], key: str) -> list[str]:
+    return list(summary[key])
+
+
+def _terminated(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The console script: every way to end has its exit code, and no error of ours reads as a finding."""
+    signal.signal(signal.SIGTERM, _terminated)
+    from .generate import SelectionError
+
+    try:
+        code = app(args=arguments, standalone_mode=False) or Exit.OK
+    except (SelectionError, CaseError, backends.UnknownBackendError) as error:
+        typer.echo(f"opgauge: {error}", err=True)
+        code = Exit.USAGE
+    except OpgaugeError as error:
+        typer.echo(f"opgauge: {type(error).__name__}: {error}", err=True)
+        code = Exit.HARNESS
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains at its end
+        code = Exit.HARNESS
+    except Exception as error:
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # typer's own: usage
+            error.show()
+            code = Exit.USAGE
+        else:
+            traceback.print_exc()
+            code = Exit.HARNESS
+    sys.exit(int(code))

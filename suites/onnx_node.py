@@ -1,0 +1,91 @@
+"""ONNX's own node tests as subjects: those whose every operator is lowered."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from opgauge.reference_engine import dtypes as dt
+from opgauge.reference_engine.types import Array
+
+
+@dataclass(frozen=True)
+class NodeTest:
+    """One test: model, inputs, and the outputs that ONNX stores with its tolerance."""
+
+    name: str
+    op: str
+    model: bytes
+    inputs: dict[str, Array]
+    outputs: tuple[Array, ...]
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
+class NodeTests:
+    """`tests` are those on lowered operators; `total` counts all that are not expansions of functions."""
+
+    tests: tuple[NodeTest, ...]
+    total: int
+    skipped: tuple[tuple[str, str], ...]
+
+
+def collect(lowered: Collection[tuple[str, str]], names: Collection[str] = ()) -> NodeTests:
+    """All node tests of the installed onnx whose operators are in `lowered` ((domain, op_type) pairs).
+
+    Takes about ten seconds: onnx computes its tests when they are collected.
+    """
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.loader import load_model_tests
+
+        cases = [c for c in load_model_tests(kind="node") if "_expanded" not in c.name]
+    found, skipped = [], []
+    for case in cases:
+        if names and case.name not in names:
+            continue
+        operators = {(node.domain, node.op_type) for node in case.model.graph.node}
+        if not operators <= set(lowered):
+            continue
+        if reason := _unusable(case):
+            skipped.append((case.name, reason))
+            continue
+        found.append(_node_test(case))
+    return NodeTests(tuple(found), len(cases), tuple(skipped))
+
+
+def _unusable(case: onnx.backend.test.case.test_case.TestCase) -> str:
+    """Why a test on lowered operators cannot be a case of tensors, or an empty string."""
+    values = [v for side in case.data_sets[0] for v in side]
+    if kinds := sorted(
+        {type(v).__name__ for v in values if not isinstance(v, np.ndarray | np.generic | onnx.TensorProto)}
+    ):
+        return f"holds {', '.join(kinds)}, not tensors"
+    types = {v.data_type for v in values if isinstance(v, onnx.TensorProto)}
+    words = {str(np.dtype(v.dtype)) for v in values if not isinstance(v, onnx.TensorProto) and v.dtype not in dt.WORD}
+    unknown = words | {onnx.TensorProto.DataType.Name(t) for t in types if t not in dt.NAME}
+    return f"element type {', '.join(sorted(unknown))}" if unknown else ""
+
+
+def _array(value: Array | onnx.TensorProto) -> Array:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
+def _node_test(case: onnx.backend.test.case.test_case.TestCase) -> NodeTest:
+    inputs, outputs = case.data_sets[0]
+    names = [i.name for i in case.model.graph.input]
+    return NodeTest(
+        case.name,
+        case.model.graph.node[-1].op_type,
+        case.model.SerializeToString(),
+        {name: _array(v) for name, v in zip(names, inputs, strict=True)},
+        tuple(_array(v) for v in outputs),
+        case.rtol,
+        case.atol,
+    )
