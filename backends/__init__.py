@@ -50,9 +50,9 @@ BACKENDS: dict[str, BackendDef] = {
     "wgpu": BackendDef(
         "opgauge.backends.wgpu",
         "our engine, WGSL kernels on Vulkan, Metal or D3D12",
-        # WGSL 15.7.4: division within 2.5 ulp, subnormals may be flushed.
-        Policy(div_ulp=2.5, ftz=True),
-        options=("disable",),
+        # WGSL 15.7.4: subnormals may be flushed. Division is ours, in integers, since WGSL's own may err by 2.5 ulp.
+        Policy(ftz=True),
+        options=("adapter", "disable", "fallback"),
         memory_limit=0,
     ),
     "exact": BackendDef("opgauge.backends.exact", "the exact reference itself, which must always pass"),

@@ -308,7 +308,9 @@ def repro(
     as_json: AsJson = False,
 ) -> None:
     """Run one case again, each backend in fresh processes: the set, what it gave, and whether the bits repeat."""
-    if not Path(case).is_file():
+    if case.endswith((".json", ".onnx", ".npz")) and not Path(case).is_file():
+        raise CaseError(f"there is no file {case}")
+    if not Path(case).is_file() and not case.startswith("onnx-node/"):
         parse_id(case)
     texts = tuple(spec.text for spec in supervisor.specs(backend))
     records: list[Record] = []

@@ -108,13 +108,6 @@ class Client:
             message = self._evidence("")
             self.late_deaths.append((self._previous, clean(f"its process died after the result was in: {message}")))
 
-    def switch(self, spec: BackendSpec) -> None:
-        """Go on with another backend in a new worker."""
-        self._stop()
-        self.spec, self._unavailable, self._load_crashes, self._info = spec, "", 0, None
-        self._memory_limit = spec.definition.memory_limit
-        self._start()
-
     # ---- bytes
 
     def _pump(self, timeout_s: float, writable: int = -1) -> bool:

@@ -112,6 +112,7 @@ def shrink(row: CaseSpec, seed: int, failing: Callable[[Case], bool], limit_s: f
         max_examples=2000,
         database=None,
         deadline=None,
+        derandomize=False,
         suppress_health_check=tuple(HealthCheck),
         backend=UNIFORM,
     )

@@ -161,7 +161,7 @@ def load_saved(path: Path, limit: int = SAVED_LIMIT) -> tuple[bytes, dict[str, A
             raise ValueError(f"{model.name} has more than {limit} bytes")
         return model.read_bytes(), arrays, meta
     except (OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-        raise CaseError(f"{path}: {error}: save the case again with `opgauge repro`") from error
+        raise CaseError(f"{path}: {error}: save the case again") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

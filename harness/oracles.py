@@ -132,6 +132,9 @@ def _measured(exact: Exact, sized: Array) -> Array:
     """Set sizes of unsaturated elements of quantized outputs."""
     if exact.zero_point is None:
         return np.zeros(0)
+    if exact.members:
+        several = np.sort(np.stack(exact.members), 0)
+        return np.asarray((1 + (np.diff(several, axis=0) != 0).sum(0))[sized], np.float64)
     return np.asarray((exact.hi - exact.lo + 1)[sized], np.float64)
 
 
@@ -219,6 +222,7 @@ def _text(value: Any) -> str:
 
 # Each wider policy, tried in turn on quantized outputs: (name, round modes, zero point inside).
 WIDER: tuple[tuple[str, tuple[str, ...], bool], ...] = (
+    ("round=even", ("even",), False),
     ("zp_inside", ("even",), True),
     ("round=away", ("away",), False),
     ("round=up", ("up",), False),

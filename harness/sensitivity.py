@@ -64,7 +64,7 @@ import importlib.util, json, os, sys
 path = sys.argv[1]
 sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
 spec = importlib.util.spec_from_file_location("opgauge_faults", path)
-module = importlib.util.module_from_spec(spec)
+module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 def row(f, benign):
     return dict(id=str(f.id), op=str(f.op), ops=[str(o) for o in getattr(f, "ops", (f.op,))], cls=str(f.cls),

@@ -26,9 +26,9 @@ def evaluate(
     values: dict[str, Real] = {}
     results: dict[int, Real] = {}
     for name, array in graph.constants.items():
-        values[name] = r.leaf(array, graph.specs[name].dtype)
+        values[name] = r.leaf(array, graph.specs[name].dtype, policy.ftz)
     for name in graph.inputs:
-        values[name] = r.leaf(feeds[name], graph.specs[name].dtype)
+        values[name] = r.leaf(feeds[name], graph.specs[name].dtype, policy.ftz)
     wanted = {name: index for index, name in enumerate(graph.outputs)}
     for node in graph.nodes:
         primitive = PRIMITIVES[node.primitive]
@@ -37,7 +37,7 @@ def evaluate(
         index = wanted.get(node.output)
         if forced and index in forced:
             results[index] = made
-            values[node.output] = r.leaf(forced[index].reshape(made.shape), made.dtype)
+            values[node.output] = r.leaf(forced[index].reshape(made.shape), made.dtype, policy.ftz)
     return tuple(accept(results.get(i, values[name]), policy) for i, name in enumerate(graph.outputs))
 
 
@@ -83,7 +83,7 @@ def _accept_float(x: Real, policy: Policy) -> Exact:
     nan = np.isnan(x.value)
     free = np.broadcast_to(x.hazard, x.shape)
     free = free | nan if x.nan_free else free
-    members = x.members if len(x.members) > 2 else ()
+    members = x.members if len(x.members) > 1 else ()
     return Exact(
         x.dtype,
         nearest,
@@ -98,8 +98,8 @@ def _accept_float(x: Real, policy: Policy) -> Exact:
 
 def _interval(x: Real, point: Array) -> tuple[Array, Array]:
     radius = r.radius(x)
-    if x.dtype in ("float16", "bfloat16") and (x.k or np.any(radius)):
-        radius = np.where(radius == 0, 0.0, radius + dt.UNIT[x.dtype] * (np.abs(x.value) + radius) + dt.TINY[x.dtype])
+    if x.dtype in ("float16", "bfloat16") and x.k:  # at k = 0 the error already holds the last rounding
+        radius = np.where(radius == 0, 0.0, r.narrowed(radius, x.value, x.dtype))
     finite = np.isfinite(x.value)
     lo = np.where(radius == 0, point, np.where(finite, x.value - radius, point))
     hi = np.where(radius == 0, point, np.where(finite, x.value + radius, point))

@@ -6,7 +6,8 @@ evaluation order of the same expression lies within
     radius = g(k) * mag + err
 
 where `mag` >= |value| is the sum of the magnitudes that were added up, `k` the number of roundings on the
-longest path, g(k) = min(k u / (1 - k u), 4 sqrt(k) u), and `err` what functions and inherited sets add.
+longest path, g(k) = min(k u / (1 - k u), 4 sqrt(k) u), and `err` what functions, underflow and inherited
+sets add. Data of few distinct values make roundings repeat: they get k u / (1 - k u) alone.
 Where all inputs are multiples of a power of two `grid` and mag <= 2^24 grid (N3), every float32 order is
 exact and the radius is 0: that is what makes ties and integer-valued data a test of single bits.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +35,8 @@ class Real:
     `members` the enumerated admissible values of an element-wise conversion. `grid` may hold one power
     of two per element. `nan_free`: whether a NaN here survives is not specified. `hazard` elements whose
     result the specification does not decide (N6). `ieee` one IEEE operation on exact inputs: its
-    rounding is specified. `real`, `zero_point` what a quantized value was before rounding.
+    rounding is specified. `real`, `zero_point` what a quantized value was before rounding. `structured`
+    few distinct values, so that roundings are not random. `floor` the absolute error of one underflow.
     """
 
     value: Array
@@ -50,6 +53,8 @@ class Real:
     real: Array | None = None
     zero_point: Array | None = None
     nan_free: bool = False
+    structured: bool = False
+    floor: float = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -89,12 +94,38 @@ def grid_of(value: Array) -> float:
     return float(2.0**low) if -100 < low < 100 else 0.0
 
 
-def leaf(array: Array, dtype: str) -> Real:
+def leaf(array: Array, dtype: str, ftz: bool = False) -> Real:
     """An input: exact by definition."""
     if not dt.is_float(dtype):
         return Real(np.asarray(array), dtype)
     value = np.asarray(array).astype(wide(dtype))
-    return Real(value, dtype, grid=grid_of(value))
+    floor = (dt.NORMAL if ftz else dt.TINY)[computes_in(dtype)]
+    return Real(value, dtype, grid=grid_of(value), structured=few_values(value), floor=floor)
+
+
+FEW = 32
+
+
+def few_values(value: Array) -> bool:
+    """Do a handful of magnitudes make up the tensor: then equal roundings add up instead of cancelling (N1)."""
+    if value.size <= FEW:
+        return value.size > 1
+    counts = np.unique(np.abs(value[value != 0]), return_counts=True)[1]
+    return bool(counts.size <= FEW or counts.max() > value.size // 4)
+
+
+def traits(*reals: Real) -> dict[str, Any]:
+    """What a sum or a quotient inherits from its operands."""
+    return {
+        "structured": any(x.structured for x in reals),
+        "floor": max((x.floor for x in reals), default=0.0),
+        "nan_free": any(x.nan_free for x in reals),
+    }
+
+
+def product_traits(a: Real, b: Real) -> dict[str, Any]:
+    """Products of one random factor have random roundings."""
+    return {**traits(a, b), "structured": a.structured and b.structured}
 
 
 def gamma(k: float, unit: float) -> float:
@@ -119,10 +150,12 @@ def computes_in(dtype: str) -> str:
 
 def orders_agree(x: Real) -> Array:
     """Elements for which every evaluation order is exact (N3)."""
-    unit = dt.UNIT[computes_in(x.dtype)]
-    if not np.any(x.grid) or not (np.ndim(x.err) == 0 and x.err == 0.0):
+    acc = computes_in(x.dtype)
+    if not np.any(x.grid):
         return np.zeros(x.shape, bool)
-    return np.asarray(x.magnitude <= x.grid / unit)
+    with np.errstate(invalid="ignore"):
+        fits = (x.magnitude <= x.grid / dt.UNIT[acc]) & (np.asarray(x.grid) >= max(x.floor, dt.TINY[acc]))
+        return np.asarray(fits & (np.asarray(x.err) == 0.0))
 
 
 def radius(x: Real) -> Array:
@@ -131,18 +164,30 @@ def radius(x: Real) -> Array:
     unit = dt.UNIT[acc]
     if x.k == 0:
         return np.broadcast_to(np.asarray(x.err, np.float64), x.shape)
-    bound = g(x.k, unit) * x.magnitude + x.err + x.k * dt.TINY[acc]
+    growth = gamma(x.k, unit) if x.structured else g(x.k, unit)
+    bound = growth * x.magnitude + x.err + x.k * max(x.floor, dt.TINY[acc])
     if x.dtype == "float64":
         bound = 2.0 * bound  # the reference's own longdouble or float64 sums err as much
     return np.where(orders_agree(x), 0.0, bound).astype(np.float64)
 
 
-def _hazard(*reals: Real, also: Mask = False) -> Mask:
+def hazard_of(*reals: Real, also: Mask = False) -> Mask:
+    """Undecided elements of what is computed from these: inherited, or of an operand that overflowed (N6)."""
     mask: Mask = also
     for r in reals:
         if not (isinstance(r.hazard, bool) and not r.hazard):
             mask = mask | r.hazard
+        if r.k and r.dtype in dt.MAX:
+            beyond = (np.abs(r.value) > dt.MAX[computes_in(r.dtype)]) & np.isfinite(r.value)
+            mask = mask | beyond if np.any(beyond) else mask
     return mask
+
+
+def underflow(value: Array, floor: float, dtype: str) -> Array | float:
+    """The absolute error of a product or quotient below the normal range; 0 where there is none."""
+    normal = dt.NORMAL[computes_in(dtype)]
+    small = (np.abs(value) < normal) & (value != 0)
+    return np.where(small, max(floor, dt.TINY[computes_in(dtype)]), 0.0) if np.any(small) else 0.0
 
 
 def _range_hazard(mag: Array, dtype: str, k: int) -> Mask:
@@ -168,8 +213,8 @@ def add(a: Real, b: Real, sign: int = 1) -> Real:
         mag = a.magnitude + b.magnitude
     k = max(a.k, b.k) + 1
     grid = np.minimum(a.grid, b.grid)
-    hazard = _hazard(a, b, also=_range_hazard(mag, a.dtype, k))
-    return Real(value, a.dtype, mag, k, _err_sum(a.err, b.err), grid, hazard, ieee=_both_exact(a, b))
+    hazard = hazard_of(a, b, also=_range_hazard(mag, a.dtype, k))
+    return Real(value, a.dtype, mag, k, _err_sum(a.err, b.err), grid, hazard, ieee=_both_exact(a, b), **traits(a, b))
 
 
 def mul(a: Real, b: Real) -> Real:
@@ -178,9 +223,11 @@ def mul(a: Real, b: Real) -> Real:
         value = a.value * b.value
         mag = a.magnitude * b.magnitude
         err = _err_sum(_cross(a.err, b.magnitude), _cross(b.err, a.magnitude), _cross(a.err, b.err))
+        err = _err_sum(err, underflow(value, max(a.floor, b.floor), a.dtype))
     k = a.k + b.k + 1
-    hazard = _hazard(a, b, also=_product_hazard(value, mag, a, b))
-    return Real(value, a.dtype, mag, k, err, own_grid(a) * own_grid(b), hazard, ieee=_both_exact(a, b))
+    hazard = hazard_of(a, b, also=_range_hazard(mag, a.dtype, k))
+    grid = own_grid(a) * own_grid(b)
+    return Real(value, a.dtype, mag, k, err, grid, hazard, ieee=_both_exact(a, b), **product_traits(a, b))
 
 
 def own_grid(x: Real) -> Array | float:
@@ -195,27 +242,24 @@ def _cross(err: Array | float, other: Array | float) -> Array | float:
         return np.where(np.asarray(err) == 0, 0.0, err * np.asarray(other))
 
 
-def _product_hazard(value: Array, mag: Array, a: Real, b: Real) -> Mask:
-    """A product of already rounded factors outside the normal range loses relative accuracy (N6)."""
-    if _both_exact(a, b):
-        return False
-    acc = computes_in(a.dtype)
-    small = (np.abs(value) < dt.NORMAL[acc]) & (a.value != 0) & (b.value != 0)
-    return (small & (a.k + b.k > 1)) | _range_hazard(mag, a.dtype, 2)
-
-
-def div(a: Real, b: Real, ulp: float = 0.5) -> Real:
-    """a / b, one rounding of `ulp` (0.5 is IEEE; WGSL allows 2.5)."""
+def div(a: Real, b: Real, ulp: float = 0.5, recip: bool = False) -> Real:
+    """a / b, one rounding of `ulp` (0.5 is IEEE; WGSL allows 2.5); `recip` admits a * (1 / b) too."""
     with np.errstate(all="ignore"):
         value = a.value / b.value
-        mag = a.magnitude / np.abs(b.value)
-        rel_b = np.where(b.value == 0, 0.0, np.asarray(b.err) / np.abs(b.value))
-        err = _err_sum(np.asarray(a.err) / np.abs(b.value), mag * rel_b * 1.01)
-        err = np.where(np.isfinite(err), err, 0.0)
-    grid = own_grid(a) / np.abs(b.value) if np.any(b.grid) and _all_powers(b.value) and orders_agree(b).all() else 0.0
-    k = a.k + b.k + 1 + round(2 * ulp - 1)
-    hazard = _hazard(a, b, also=_product_hazard(value, mag, a, b))
-    return Real(value, a.dtype, mag, k, err if np.any(err) else 0.0, grid, hazard, ieee=_both_exact(a, b) and ulp == 0.5)
+        size = np.abs(b.value)
+        mag = a.magnitude * (b.magnitude / size) / size
+        err = _err_sum(np.asarray(a.err) / size, mag * np.asarray(b.err) / size * 1.01)
+        err = _err_sum(err, underflow(value, max(a.floor, b.floor), a.dtype))
+    lost = ~np.isfinite(err) & np.isfinite(value) if np.any(err) else False
+    if ulp > 0.5 or not np.any(b.grid) or not _all_powers(b.value) or not orders_agree(b).all():
+        grid: Array | float = 0.0
+    else:
+        grid = own_grid(a) / size
+    k = a.k + b.k + round(2 * ulp) + recip
+    hazard = hazard_of(a, b, also=lost | _range_hazard(mag, a.dtype, k))
+    err = np.where(np.isfinite(err), err, 0.0) if np.any(err) else 0.0
+    single = _both_exact(a, b) and ulp == 0.5 and not recip
+    return Real(value, a.dtype, mag, k, err, grid, hazard, ieee=single, **traits(a, b))
 
 
 def _all_powers(value: Array) -> bool:
@@ -232,7 +276,7 @@ def dot(a: Real, b: Real) -> Real:
     terms = a.shape[-1]
     k = a.k + b.k + terms
     hazard = _spread(a, b, value.shape, also=_range_hazard(mag, a.dtype, k))
-    return Real(value, a.dtype, mag, k, err, _least(a.grid) * _least(b.grid), hazard)
+    return Real(value, a.dtype, mag, k, err, _least(a.grid) * _least(b.grid), hazard, **product_traits(a, b))
 
 
 def _least(grid: Array | float) -> float:
@@ -265,7 +309,8 @@ def total(x: Real) -> Real:
     err = 0.0 if np.ndim(x.err) == 0 and x.err == 0.0 else np.broadcast_to(x.err, x.shape).sum(-1)
     k = x.k + max(x.shape[-1] - 1, 0)
     hazard: Mask = np.broadcast_to(x.hazard, x.shape).any(-1) if np.any(x.hazard) else False
-    return Real(value, x.dtype, mag, k, err, _least(x.grid), hazard | _range_hazard(mag, x.dtype, k))
+    also = _range_hazard(mag, x.dtype, k)
+    return Real(value, x.dtype, mag, k, err, _least(x.grid), hazard | also, **traits(x))
 
 
 def function(x: Real, fn: Callable[[Array], Array], slope: Callable[[Array, Array], Array], limit: Callable[[Array, float], Array]) -> Real:
@@ -273,22 +318,32 @@ def function(x: Real, fn: Callable[[Array], Array], slope: Callable[[Array, Arra
 
     `slope(x, y)` bounds |fn'| near x; `limit(y, unit)` is the accuracy that honest libraries reach.
     """
+    acc = computes_in(x.dtype)
+    unit, tiny = dt.UNIT[acc], max(x.floor, dt.TINY[acc])
     with np.errstate(all="ignore"):
         y = fn(x.value)
-        inherited = radius(x)
+        # One IEEE operation is off by u |value| however large what it cancelled.
+        inherited = unit * np.abs(x.value) + tiny if x.ieee else radius(x)
         # np.where first: 0 * inf would turn a clean element into NaN.
         carried = np.where(inherited == 0, 0.0, inherited * np.abs(slope(x.value, y)) * 1.01)
-        acc = computes_in(x.dtype)
-        err = carried + limit(y, dt.UNIT[acc]) + dt.TINY[acc]
+        err = carried + limit(y, unit) + tiny
         if x.dtype == "float64":
             err = err + np.abs(y) * 2.0**-50  # libm in the reference itself
+        if x.dtype != acc:
+            err = narrowed(err, y, x.dtype)
+    lost = ~np.isfinite(err) & np.isfinite(y)
     err = np.where(np.isfinite(err), err, 0.0)
-    return Real(y, x.dtype, None, 0, err, 0.0, x.hazard)
+    return Real(y, x.dtype, None, 0, err, 0.0, hazard_of(x, also=lost if np.any(lost) else False), floor=x.floor)
+
+
+def narrowed(err: Array, value: Array, dtype: str) -> Array:
+    """The error after a last rounding to a 16-bit type."""
+    return err + dt.UNIT[dtype] * (np.abs(value) + err) + dt.TINY[dtype]
 
 
 def elementwise(x: Real, fn: Callable[[Array], Array]) -> Real:
     """Apply an exact map that keeps order within [value-radius, value+radius] (Relu, Neg, Abs)."""
-    return replace(x, value=fn(x.value), mag=x.magnitude, ieee=False, members=(), nan_free=False)
+    return replace(x, value=fn(x.value), mag=x.magnitude, ieee=False, members=(), nan_free=False, real=None)
 
 
 def move(x: Real, fn: Callable[[Array], Array]) -> Real:
@@ -312,4 +367,6 @@ def move(x: Real, fn: Callable[[Array], Array]) -> Real:
         maybe(x.real),  # type: ignore[arg-type]
         maybe(x.zero_point),  # type: ignore[arg-type]
         x.nan_free,
+        x.structured,
+        x.floor,
     )

@@ -14,6 +14,12 @@ from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.types import Array
 
 
+# Stored outputs that are not what their test computes, and why.
+STORED_DEVIATIONS = {
+    "test_averagepool_2d_ceil_last_window_starts_on_pad": "the stored outputs were written by hand with four digits",
+}
+
+
 @dataclass(frozen=True)
 class NodeTest:
     """One test: model, inputs, and the outputs that ONNX stores with its tolerance."""

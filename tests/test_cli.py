@@ -104,7 +104,7 @@ def test_the_exit_code_and_the_last_line_agree(
         (["run", "--budget", "0"], "budget"),
         (["run", "--nonsense"], "--nonsense"),
         (["repro", "MatMul/float32"], "case id"),
-        (["repro", "missing.json"], "case id"),
+        (["repro", "missing.json"], "no file missing.json"),
         (["list", "--cases", "MatMull"], "did you mean MatMul"),
     ],
 )

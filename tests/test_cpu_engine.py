@@ -121,50 +121,55 @@ def test_options_that_this_engine_does_not_have_are_refused():
             cpu.load(**options)
 
 
-@pytest.mark.skipif("avx2" not in cc.target_features(cc.host_codegen()), reason="no wider CPU to step down from")
-@pytest.mark.parametrize(
-    ("name", "features"), [("haswell", "+sse2,+sse4.2,+avx,+avx2,+fma"), ("nehalem", "+sse2,+sse4.2")]
-)
-def test_older_cpus_give_the_specified_bits(name, features):
-    code = """
-import numpy as np
-from opgauge.backends import cpu
-from opgauge.backends.cpu import linear
-cpu.kernels()
-rng = np.random.default_rng(0)
-a, b = rng.integers(-128, 128, (13, 35), np.int8), rng.integers(0, 256, (35, 70), np.uint8)
-out = np.empty((13, 70), np.int32)
-linear.gemm_integer(a, b, np.array(-128, np.int8), np.array(255, np.uint8), out)
-assert (out == (a.astype(int) + 128) @ (b.astype(int) - 255)).all()
-x, y = a.astype(np.float32) / 97, b.astype(np.float32) / 89
-out = np.empty((13, 70), np.float32)
-linear.gemm_float(x, y, out)
-np.testing.assert_array_equal(out, specified(x, y))
-print(cpu.info()["float_gemm_order"])
-"""
-    specified = {
-        "haswell": """
-def specified(x, y):
-    # x * y has at most 48 bits; the error of the float64 sum, put into its last bit, makes the second rounding right.
+def fused_chain(x, y):
+    """float32 fma over k: a product of two has at most 48 bits, so only the float64 sum is inexact.
+
+    Its error, put into its last bit (round to odd), makes the second rounding right.
+    """
     acc = np.zeros((x.shape[0], y.shape[1]), np.float32)
     for k in range(x.shape[1]):
         p, q = np.outer(x[:, k].astype(float), y[k].astype(float)), acc.astype(float)
         s = p + q
         t = s - p
         error = (p - (s - t)) + (q - t)
-        toward = np.where(error > 0, np.inf, -np.inf)
-        even = s.view(np.int64) % 2 == 0
-        acc = np.where((error != 0) & even, np.nextafter(s, toward), s).astype(np.float32)
+        odd = np.where(s.view(np.int64) % 2 == 0, np.nextafter(s, np.where(error > 0, np.inf, -np.inf)), s)
+        acc = np.where(error != 0, odd, s).astype(np.float32)
     return acc
-""",
-        "nehalem": """
-def specified(x, y):
+
+
+def unfused_chain(x, y):
     acc = np.zeros((x.shape[0], y.shape[1]), np.float32)
     for k in range(x.shape[1]):
         acc = acc + np.outer(x[:, k], y[k])
     return acc
-""",
-    }
-    order = {"haswell": "sequential k, fma", "nehalem": "sequential k, multiply then add"}
-    code = code.replace("cpu.kernels()\n", "cpu.kernels()\n" + specified[name])
-    assert " ".join(python(code, NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=features)) == order[name]
+
+
+@pytest.mark.skipif("avx2" not in cc.target_features(cc.host_codegen()), reason="no wider CPU to step down from")
+@pytest.mark.parametrize(
+    ("name", "features", "order", "chain", "other"),
+    [
+        ("haswell", "+sse2,+sse4.2,+avx,+avx2,+fma", "sequential k, fma", fused_chain, unfused_chain),
+        ("nehalem", "+sse2,+sse4.2", "sequential k, multiply then add", unfused_chain, fused_chain),
+    ],
+)
+def test_older_cpus_give_the_specified_bits(name, features, order, chain, other):
+    code = """
+import numpy as np
+from opgauge.backends import cpu
+from opgauge.backends.cpu import linear
+cpu.kernels()
+a, b = (np.arange(13 * 35) * 37 % 256 - 128).astype(np.int8), (np.arange(35 * 70) * 41 % 256).astype(np.uint8)
+a, b = a.reshape(13, 35), b.reshape(35, 70)
+out = np.empty((13, 70), np.int32)
+linear.gemm_integer(a, b, np.array(-128, np.int8), np.array(255, np.uint8), out)
+assert (out == (a.astype(int) + 128) @ (b.astype(int) - 255)).all()
+out = np.empty((13, 70), np.float32)
+linear.gemm_float(a.astype(np.float32) / 97, b.astype(np.float32) / 89, out)
+print(out.tobytes().hex(), cpu.info()["float_gemm_order"])
+"""
+    bits, *words = python(code, NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=features)
+    assert " ".join(words) == order
+    a, b = (np.arange(13 * 35) * 37 % 256 - 128).astype(np.int8), (np.arange(35 * 70) * 41 % 256).astype(np.uint8)
+    x, y = a.reshape(13, 35).astype(np.float32) / 97, b.reshape(35, 70).astype(np.float32) / 89
+    assert bytes.fromhex(bits) == chain(x, y).tobytes()
+    assert bytes.fromhex(bits) != other(x, y).tobytes()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opgauge import wire
+from opgauge import isolation, wire
 from opgauge.backends import BACKENDS, UnknownBackendError, resolve
 from opgauge.client import Client
 from opgauge.reference_engine.types import Observation, Status
@@ -146,6 +148,39 @@ def test_a_worker_ends_when_its_client_does(client: Client, tmp_path: Path) -> N
         pid = other._process.pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.skipif(not isolation.LINUX, reason="elsewhere only the end of the request pipe tells a worker")
+def test_no_worker_outlives_a_killed_client_even_in_a_busy_loop(client: Client) -> None:
+    code = (
+        "import sys, time, numpy as np\n"
+        "from opgauge.client import Client\n"
+        "from opgauge.backends import resolve\n"
+        "client = Client(resolve(sys.argv[1]))\n"
+        "client.submit('good', b'good', {'x': np.zeros(3, np.float32)})\n"
+        "client.receive()\n"
+        "client.submit('spin', b'spin', {'x': np.zeros(3, np.float32)})\n"
+        "print(client._process.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", code, client.spec.text]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        worker = int(parent.stdout.readline())
+        assert state(worker) in "RS"  # control
+        parent.kill()
+    deadline = time.monotonic() + 5
+    while state(worker) not in "XZ":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def state(pid: int) -> str:
+    """R, S, ... Z for a zombie that nobody collected, X when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 @pytest.mark.parametrize("text", ["no_such_module_of_mine:run", "missing.py:run", "faults:missing.py:N01"])

@@ -43,12 +43,8 @@ def im2col_rows(x, pad_value, out, row_start, tap_start, stride, width):
                         row[:] = pad
                         continue
                     row[:begin] = pad
-                    if stride == 1:  # of its own, so that it becomes a vector copy
-                        for l in range(begin, end):
-                            row[l] = x[i, start + first + l]
-                    else:
-                        for l in range(begin, end):
-                            row[l] = x[i, start + first + l * stride]
+                    for l in range(begin, end):
+                        row[l] = x[i, start + first + l * stride]
                     row[end:] = pad
 
 

@@ -11,8 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from opgauge.reference_engine.types import Array, Kernel
 
 from . import shader
@@ -87,12 +85,12 @@ def word_view(dtype: str) -> tuple[str, int]:
     return shader.RAW[min(size, 4)], max(size // 4, 1)
 
 
-def move(build: Builder, x: Tensor, out: Tensor, axes: Sequence[Axis], first: int = 0, fill: Tensor | None = None) -> None:
+def move(
+    build: Builder, x: Tensor, out: Tensor, axes: Sequence[Axis], first: int = 0, fill: Tensor | None = None
+) -> None:
     raw, n = word_view(x.dtype)
     merged = [
-        Axis(
-            tuple(Term(t.divisor * n, t.size, t.step) for t in a.terms), a.stride * n, a.start, a.limit, a.mode
-        )
+        Axis(tuple(Term(t.divisor * n, t.size, t.step) for t in a.terms), a.stride * n, a.start, a.limit, a.mode)
         for a in merge(axes)
     ]
     if n > 1:
@@ -281,7 +279,8 @@ def gather(build: Builder, x: Tensor, indices: Tensor, out: Tensor) -> None:
     Raises: IndexError naming the value that is out of range: now for constants, else when the graph runs.
     """
     length = x.shape[1]
-    flag = build.constant(np.zeros(3, np.uint32))
+    flag = build.temporary((3,), "uint32")
+    build.clear(flag)
     known, name = build.data(indices), build.input_name(indices)
     if known is not None:
         check_indices(known, length)

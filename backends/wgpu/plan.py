@@ -172,6 +172,7 @@ def bind(graph: Graph, find: Find, limit: int, fallback: Find | None = None) -> 
     build = Builder(limit)
     values: dict[str, Tensor] = {}
     for name in graph.inputs:
+        build.source = f"input {name!r}"
         spec = graph.specs[name]
         values[name] = build.inputs[name] = build.temporary(spec.shape, spec.dtype)
     for name, array in graph.constants.items():

@@ -1,7 +1,7 @@
 """Elementwise, Quantize, Dequantize and Requantize in WGSL: one shader per function and element type.
 
 float64 arithmetic (add, sub, mul, div, sqrt and the functions) is missing: WGSL has no such type, and a float
-emulated in integers would be an engine of its own. What needs no arithmetic (neg, abs, relu, max, min, where, casts) is there.
+emulated in integers would be an engine of its own. What needs none (neg, abs, relu, max, min, where, casts) is there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,13 @@ SIGNED_FNS = {
     "abs": "integer_abs(a)",
     "relu": "integer_relu(a)",
 }
-UNSIGNED_FNS = {**RING, "div": "select(a / max(b, 1u), 0u, b == 0u)", "max": "max(a, b)", "min": "min(a, b)", "abs": "a"}
+UNSIGNED_FNS = {
+    **RING,
+    "div": "select(a / max(b, 1u), 0u, b == 0u)",
+    "max": "max(a, b)",
+    "min": "min(a, b)",
+    "abs": "a",
+}
 WIDE_RING = {"add": "add_wide(a, b)", "sub": "subtract_wide(a, b)", "mul": "multiply_wide(a, b)"}
 INT64_FNS = {
     **WIDE_RING,
@@ -107,7 +113,8 @@ def elementwise(fn: str) -> Callable[..., None]:
 @functools.cache
 def where_code(dtype: str) -> str:
     # In WGSL `select` takes the false value first.
-    body = f"fn element(i: u32) -> {shader.element_type(dtype)} {{ return select(load2(i), load1(i), load0(i) != 0u); }}"
+    kind = shader.element_type(dtype)
+    body = f"fn element(i: u32) -> {kind} {{ return select(load2(i), load1(i), load0(i) != 0u); }}"
     return shader.per_element(("bool", dtype, dtype), dtype, body)
 
 
@@ -136,12 +143,14 @@ def cast_expression(source: str, to: str) -> str:
             return "a"
         if source in FLOATS:
             return "float64_float32(a)"
-        return f"float64_uint64({extended(source)})" if "u" in source or source == "bool" else f"float64_int64({extended(source)})"
+        kind = "int64" if source in (*SIGNED, "int64") else "uint64"
+        return f"float64_{kind}({extended(source)})"
     if to in FLOATS:
         return f"pack_{to}({number(source)})"
     if dt.is_float(source):
         low, high = dt.limits(to)
-        whole = f"truncate_float64({'a' if wide else 'float64_float32(a)'}, {literal(low)}, {literal(high)}, {str(low < 0).lower()})"
+        value = "a" if wide else "float64_float32(a)"
+        whole = f"truncate_float64({value}, {literal(low)}, {literal(high)}, {str(low < 0).lower()})"
         return whole if shader.width(to) == 8 else f"{whole}.x"
     if shader.width(to) == 8:
         return extended(source)
@@ -162,7 +171,8 @@ def literal(value: int) -> str:
 def cast_code(source: str, to: str) -> str:
     # pack_* gives the narrow float's own bits: they are stored as an integer of that size.
     stored = shader.raw_of(to) if to in FLOATS else to
-    body = f"fn element(i: u32) -> {shader.element_type(to)} {{ let a = load0(i); return {cast_expression(source, to)}; }}"
+    value = cast_expression(source, to)
+    body = f"fn element(i: u32) -> {shader.element_type(to)} {{ let a = load0(i); return {value}; }}"
     return shader.per_element((source,), stored, body, ("wide",))
 
 
@@ -190,7 +200,9 @@ def quantize_code(x: str, scale: str, to: str) -> str:
     return shader.per_element((x, scale, to), to, body, libraries(x))
 
 
-def quantize(build: Builder, x: Tensor, scale: Tensor, zero_point: Tensor, out: Tensor, to: str, precision: str = "") -> None:
+def quantize(
+    build: Builder, x: Tensor, scale: Tensor, zero_point: Tensor, out: Tensor, to: str, precision: str = ""
+) -> None:
     """out = saturate(rint(float32(x / scale)) + zero_point), the quotient correctly rounded, rint half to even
 
     Shapes: x, out [O,C,I]; scale, zero_point [C].
@@ -250,6 +262,11 @@ KERNELS = (
     Kernel("Elementwise", "where", ("*",), where),
     Kernel("Elementwise", "cast", ("*",), cast),
     *(Kernel("Quantize", "", (x, s, q, q), quantize) for x in (*dt.FLOATS, "int32") for s in FLOATS for q in QUANTIZED),
-    *(Kernel("Dequantize", "", (q, s, q, y), dequantize) for q in (*QUANTIZED, "int32") for s in FLOATS for y in FLOATS),
+    *(
+        Kernel("Dequantize", "", (q, s, q, y), dequantize)
+        for q in (*QUANTIZED, "int32")
+        for s in FLOATS
+        for y in FLOATS
+    ),
     *(Kernel("Requantize", "", ("int32", "float32", q, q), requantize) for q in QUANTIZED),
 )

@@ -125,7 +125,8 @@ def _times(emit: Emitter, x: Value, factor: float, name: str) -> Value:
         return x
     if not dt.is_float(x.dtype) and not float(factor).is_integer():
         raise ParameterError(f"{emit.source}: {name} is {factor} but the matrices are {x.dtype}")
-    return elementwise(emit, "mul", x, scalar(emit, float(np.float32(factor)), x.dtype))
+    lenience = {"zero_free": True} if factor == 0 and dt.is_float(x.dtype) else {}  # BLAS may skip 0 * x
+    return elementwise(emit, "mul", x, scalar(emit, float(np.float32(factor)), x.dtype), **lenience)
 
 
 # Zero points and scales of matrices: a scalar, one per row of A, one per column of B.

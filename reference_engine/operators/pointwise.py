@@ -186,9 +186,9 @@ def lower_dynamicquantizelinear(emit: Emitter, x: Value) -> tuple[Value, Value, 
     flat, zero = reshape(emit, x, (x.spec.size,)), scalar(emit, 0, "float32")
     hi = elementwise(emit, "max", emit("Reduce", flat, fn="max"), zero)
     lo = elementwise(emit, "min", emit("Reduce", flat, fn="min"), zero)
-    step = elementwise(emit, "div", elementwise(emit, "sub", hi, lo), scalar(emit, 255, "float32"))
+    step = elementwise(emit, "div", elementwise(emit, "sub", hi, lo), scalar(emit, 255, "float32"), recip=True)
     y_scale = elementwise(emit, "where", cast(emit, step, "bool"), step, scalar(emit, 1, "float32"))
-    y_zero_point = quantize(emit, emit("Elementwise", lo, fn="neg"), y_scale, scalar(emit, 0, "uint8"))
+    y_zero_point = quantize(emit, emit("Elementwise", lo, fn="neg"), y_scale, scalar(emit, 0, "uint8"), roundings=2)
     return quantize(emit, x, y_scale, y_zero_point), y_scale, y_zero_point
 
 

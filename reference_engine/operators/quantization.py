@@ -82,11 +82,18 @@ def requantize(emit: Emitter, acc: Value, factor: Value, zero_point: Value, *, z
 
 
 def quantize(
-    emit: Emitter, x: Value, scale: Value, zero_point: Value, precision: str = "", *, zp_inside: bool = False
+    emit: Emitter,
+    x: Value,
+    scale: Value,
+    zero_point: Value,
+    precision: str = "",
+    *,
+    zp_inside: bool = False,
+    roundings: int = 0,
 ) -> Value:
     """saturate(round(x / scale) + zero_point), the parameters broadcast to x."""
     blocks, params = along(emit, x, scale, zero_point)
-    y = emit("Quantize", blocks, *params, to=zero_point.dtype, precision=precision, zp_inside=zp_inside)
+    y = emit("Quantize", blocks, *params, to=zero_point.dtype, precision=precision, zp_inside=zp_inside, roundings=roundings)
     return reshape(emit, y, x.shape)
 
 

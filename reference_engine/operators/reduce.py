@@ -33,7 +33,7 @@ def lower_softmax(emit: Emitter, input: Value, *, axis: int = -1) -> Value:
     rows = (*x.shape[:-1], 1)
     shifted = elementwise(emit, "sub", x, reshape(emit, emit("Reduce", x, fn="max"), rows))
     e = emit("Elementwise", shifted, fn="exp")
-    y = elementwise(emit, "div", e, reshape(emit, emit("Reduce", e, fn="sum"), rows))
+    y = elementwise(emit, "div", e, reshape(emit, emit("Reduce", e, fn="sum"), rows), recip=True)
     return cast(emit, transpose(emit, y, tuple(swap)), input.dtype)
 
 
@@ -86,7 +86,7 @@ def _reduce_rows(emit: Emitter, rows: Value, fn: str) -> Value:
     count = rows.shape[-1]
     if not count and sums.spec.size:
         raise ShapeError(f"{emit.source}: the mean of no elements is undefined")
-    return elementwise(emit, "div", sums, scalar(emit, count, sums.dtype))
+    return elementwise(emit, "div", sums, scalar(emit, count, sums.dtype), recip=True)
 
 
 def _as_columns(emit: Emitter, X: Value, window: Windows, pad: float | int) -> Value:
@@ -162,7 +162,7 @@ def lower_averagepool(
     window = windows(emit, X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     sums = emit("Reduce", _as_columns(emit, widen(emit, X), window, 0), fn="sum")
     counts = emit.constant(_counts(X.shape[2:], window, count_include_pad).astype(dt.numpy_dtype(sums.dtype)))
-    y = elementwise(emit, "div", sums, counts)
+    y = elementwise(emit, "div", sums, counts, recip=True)
     return cast(emit, reshape(emit, y, (*X.shape[:2], *window.out_shape)), X.dtype)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ def exact_im2col(x: Real, pad_value: Real, *, fn: str = "", policy: Policy | Non
     index = window_index(x.shape[2:], **geometry)
 
     def windows(part: Array, pad: Any) -> Array:
-        flat = part.reshape(*part.shape[:2], -1)
+        flat = part.reshape(*part.shape[:2], math.prod(part.shape[2:]))
         edge = np.full((*flat.shape[:2], 1), pad, flat.dtype)
         return np.concatenate([flat, edge], -1)[:, :, index]
 
@@ -77,7 +78,7 @@ def padded(x: Real, pad_value: Real, place: Callable[[Array, Any], Array]) -> Re
     return Real(
         place(x.value, fill),
         x.dtype,
-        other(x.mag, abs(fill) if dt.is_float(x.dtype) else 0),
+        other(x.mag, abs(fill) if dt.is_float(x.dtype) and np.isfinite(fill) else 0),  # infinity is exact
         x.k,
         other(x.err, 0.0),
         grid,
@@ -85,7 +86,7 @@ def padded(x: Real, pad_value: Real, place: Callable[[Array, Any], Array]) -> Re
         x.ieee,
         other(x.lo, fill),
         other(x.hi, fill),
-        nan_free=x.nan_free,
+        **r.traits(x),
     )
 
 
@@ -218,9 +219,9 @@ def concat(xs: Sequence[Real], axis: int) -> Real:
         return Real(value, first.dtype, lo=lo, hi=join([x.value if x.hi is None else x.hi for x in xs]))
     if all(x.exact for x in xs):
         grid = min(float(np.min(x.grid)) if np.size(x.grid) else 1.0 for x in xs)
-        return Real(value, first.dtype, grid=grid, hazard=join([x.hazard for x in xs]))
+        return Real(value, first.dtype, grid=grid, hazard=join([x.hazard for x in xs]), **r.traits(*xs))
     err = join([r.radius(x) for x in xs])
-    return Real(value, first.dtype, err=err, hazard=join([x.hazard for x in xs]))
+    return Real(value, first.dtype, err=err, hazard=join([x.hazard for x in xs]), **r.traits(*xs))
 
 
 def infer_gather(x: TensorSpec, indices: TensorSpec, fn: str = "") -> TensorSpec:

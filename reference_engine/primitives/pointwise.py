@@ -44,7 +44,17 @@ def _integer(fn: Callable[[Array, Array], Array], a: Real, b: Real) -> Real:
         right = b.value.astype(np.int64) if b.real is None else b.real
         whole = fn(left, right)
         value = wrap32(whole)
-    return Real(value, a.dtype, real=whole)
+    return Real(value, a.dtype, real=whole, hazard=_uncertain(a, b))
+
+
+def _uncertain(*xs: Real) -> Array | bool:
+    """Elements of integer operands that are undecided, or where a rounding left a choice."""
+    mask: Array | bool = False
+    for x in xs:
+        mask = mask | x.hazard
+        if x.lo is not None and x.hi is not None:
+            mask = mask | (x.lo != x.hi)
+    return mask if np.any(mask) else False
 
 
 def _add(a: Real, b: Real, policy: Policy) -> Real:
@@ -55,15 +65,20 @@ def _sub(a: Real, b: Real, policy: Policy) -> Real:
     return r.add(a, b, -1) if dt.is_float(a.dtype) else _integer(np.subtract, a, b)
 
 
-def _mul(a: Real, b: Real, policy: Policy) -> Real:
-    return r.mul(a, b) if dt.is_float(a.dtype) else _integer(np.multiply, a, b)
+def _mul(a: Real, b: Real, policy: Policy, zero_free: bool = False) -> Real:
+    if not dt.is_float(a.dtype):
+        return _integer(np.multiply, a, b)
+    made = r.mul(a, b)
+    return replace(made, hazard=made.hazard | ((b.value == 0) & ~np.isfinite(a.value))) if zero_free else made
 
 
-def _div(a: Real, b: Real, policy: Policy) -> Real:
+def _div(a: Real, b: Real, policy: Policy, recip: bool = False) -> Real:
     if dt.is_float(a.dtype):
-        return r.div(a, b, policy.div_ulp)
+        return r.div(a, b, policy.div_ulp, recip)
     # Truncation toward zero; numpy's // floors, and division by zero is not specified.
-    zero = b.value == 0
+    zero = (b.value == 0) | _uncertain(a, b)
+    if a.dtype.startswith("int"):
+        zero = zero | ((a.value == dt.limits(a.dtype)[0]) & (b.value == -1))  # the quotient does not fit
     with np.errstate(all="ignore"):
         divisor = np.where(zero, 1, b.value).astype(a.value.dtype)
         quotient = np.floor_divide(a.value, divisor)
@@ -76,13 +91,15 @@ def _extreme(pick: Callable[[Array, Array], Array], a: Real, b: Real) -> Real:
     """max and min keep order, so their radius is the larger of the two; NaN in either gives NaN (N7)."""
     value = pick(a.value, b.value)
     if not dt.is_float(a.dtype):
+        hazard = a.hazard | b.hazard
         if a.lo is None and b.lo is None:
-            return Real(value, a.dtype)
+            return Real(value, a.dtype, hazard=hazard)
         bounds = [pick(_low(a), _low(b)), pick(_high(a), _high(b))]
-        return Real(value, a.dtype, lo=bounds[0], hi=bounds[1])
+        return Real(value, a.dtype, lo=bounds[0], hi=bounds[1], hazard=hazard)
     mag = None if a.mag is None and b.mag is None else np.maximum(a.magnitude, b.magnitude)
     err = np.maximum(a.err, b.err) if np.any(a.err) or np.any(b.err) else 0.0
-    return Real(value, a.dtype, mag, max(a.k, b.k), err, np.minimum(a.grid, b.grid), r._hazard(a, b))
+    grid = np.minimum(a.grid, b.grid)
+    return Real(value, a.dtype, mag, max(a.k, b.k), err, grid, r.hazard_of(a, b), **r.traits(a, b))
 
 
 def _low(x: Real) -> Array:
@@ -108,7 +125,8 @@ def _monotone(fn: Callable[[Array], Array]) -> Callable[..., Real]:
         if x.lo is None or x.hi is None:
             return moved
         ends = fn(x.lo), fn(x.hi)
-        return replace(moved, lo=np.minimum(*ends), hi=np.maximum(*ends))
+        crosses = (x.lo < 0) & (x.hi > 0)  # abs has its least value inside
+        return replace(moved, lo=np.where(crosses, np.minimum(0, fn(x.lo)), np.minimum(*ends)), hi=np.maximum(*ends))
 
     return exact
 
@@ -161,13 +179,14 @@ def _where(cond: Real, x: Real, y: Real, policy: Policy) -> Real:
 
     value = pick(x.value, y.value)
     if not dt.is_float(x.dtype):
+        hazard = pick(x.hazard, y.hazard) if np.any(x.hazard) or np.any(y.hazard) else False
         if x.lo is None and y.lo is None:
-            return Real(value, x.dtype)
-        return Real(value, x.dtype, lo=pick(_low(x), _low(y)), hi=pick(_high(x), _high(y)))
+            return Real(value, x.dtype, hazard=hazard)
+        return Real(value, x.dtype, lo=pick(_low(x), _low(y)), hi=pick(_high(x), _high(y)), hazard=hazard)
     mag = None if x.mag is None and y.mag is None else pick(x.magnitude, y.magnitude)
     err = pick(x.err, y.err) if np.any(x.err) or np.any(y.err) else 0.0
     hazard = pick(x.hazard, y.hazard) if np.any(x.hazard) or np.any(y.hazard) else False
-    return Real(value, x.dtype, mag, max(x.k, y.k), err, np.minimum(x.grid, y.grid), hazard)
+    return Real(value, x.dtype, mag, max(x.k, y.k), err, np.minimum(x.grid, y.grid), hazard, **r.traits(x, y))
 
 
 def _cast(x: Real, policy: Policy, to: str) -> Real:
@@ -179,11 +198,11 @@ def _cast(x: Real, policy: Policy, to: str) -> Real:
         if to == "bool":
             return Real(x.value != 0, to, hazard=x.hazard)
         if not dt.is_float(x.dtype):
-            return Real(x.value.astype(target), to)
+            return Real(x.value.astype(target), to, hazard=_uncertain(x))
         low, high = dt.limits(to)
         radius = r.radius(x)
         below, above = np.trunc(x.value - radius), np.trunc(x.value + radius)
-        out = ~np.isfinite(x.value) | (below < low) | (above > high)
+        out = ~np.isfinite(x.value) | (below < low) | (above >= float(high + 1))  # high itself may not be a float
         value = np.where(out, 0, np.trunc(x.value)).astype(target)
         hazard = out | x.hazard
         if x.exact:
@@ -199,9 +218,11 @@ def _cast_to_float(x: Real, to: str) -> Real:
             rounded = x.value.astype(target)  # one rounding, half to even: specified
             return replace(r.leaf(rounded, to), hazard=x.hazard)
         err = r.radius(x)
+        value = x.value.astype(r.wide(to))
         if dt.UNIT[to] > dt.UNIT[x.dtype]:
-            err = err + dt.UNIT[to] * (np.abs(x.value) + err) + dt.TINY[to]
-    return Real(x.value.astype(r.wide(to)), to, None, 0, err, 0.0, x.hazard)
+            err = np.where(err == 0, 0.0, r.narrowed(err, x.value, to))
+            value = np.where(err == 0, x.value.astype(target).astype(r.wide(to)), value)
+    return Real(value, to, None, 0, err, 0.0, x.hazard, floor=x.floor)
 
 
 ELEMENTWISE: dict[str, ElementwiseFn] = {
@@ -220,7 +241,7 @@ ELEMENTWISE: dict[str, ElementwiseFn] = {
 }
 
 
-def infer_elementwise(*inputs: TensorSpec, fn: str = "", to: str = "", inf_free: bool = False) -> TensorSpec:
+def infer_elementwise(*inputs: TensorSpec, fn: str = "", to: str = "", **lenience: bool) -> TensorSpec:
     row = ELEMENTWISE[fn]
     require_shape(len(inputs) == row.arity, f"Elementwise.{fn}: {len(inputs)} inputs, expected {row.arity}")
     operands = inputs[1:] if fn == "where" else inputs
@@ -239,7 +260,8 @@ def exact_elementwise(*inputs: Real, fn: str = "", policy: Policy | None = None,
 
     Shapes: all equal; lowering writes broadcasts as DataMove.expand.
     Dtypes: the row's; where: bool, x, x -> x; cast: any -> `to`. `inf_free`: max and min leave an infinite
-        first operand undecided.
+        first operand undecided; `zero_free`: mul leaves 0 * NaN and 0 * inf undecided; `recip`: div may be
+        a product with the reciprocal.
     Source: ONNX Add-14 .. Where-16; limits of functions N5.
     """
     return ELEMENTWISE[fn].exact(*inputs, policy=policy or Policy(), **attrs)
@@ -252,7 +274,7 @@ def _infer_parameters(x: TensorSpec, name: str, **parameters: TensorSpec) -> Non
 
 
 def infer_quantize(
-    x: TensorSpec, scale: TensorSpec, zero_point: TensorSpec, *, to: str, precision: str = "", zp_inside: bool = False, fn: str = ""
+    x: TensorSpec, scale: TensorSpec, zero_point: TensorSpec, *, to: str, precision: str = "", fn: str = "", **lenience: int
 ) -> TensorSpec:
     _infer_parameters(x, "Quantize", scale=scale, zero_point=zero_point)
     require_dtype(x, (*dt.FLOATS, "int32"), "Quantize: x")
@@ -276,6 +298,7 @@ def exact_quantize(
     to: str,
     precision: str = "",
     zp_inside: bool = False,
+    roundings: int = 0,
     fn: str = "",
     policy: Policy | None = None,
 ) -> Real:
@@ -283,7 +306,8 @@ def exact_quantize(
 
     Shapes: x, y [O,C,I]; scale, zero_point [C].
     Dtypes: f32|f16 -> int8|uint8|int16|uint16.
-    Source: ONNX QuantizeLinear-10..28; N4 (enumerated quotients of exact inputs, interval otherwise).
+    Source: ONNX QuantizeLinear-10..28; N4 (enumerated quotients of exact inputs, interval otherwise, and
+        where `roundings` more are admitted). zp_inside counts two more roundings on |zero_point|.
     """
     policy = policy or Policy()
     zp = np.broadcast_to(_channels(zero_point.value.astype(np.int64)), x.shape)
@@ -291,8 +315,12 @@ def exact_quantize(
     quotient = r.div(x, divisor, policy.div_ulp)
     undecided = np.isnan(quotient.value) | quotient.hazard
     nearest = rounding.saturate(np.rint(quotient.value) + zp, to)
-    if not (x.exact and scale.exact) or policy.q_div == "recip" or policy.offset_qmin or policy.div_ulp > 0.5:
-        radius = np.maximum(r.radius(quotient), 0.0)
+    if roundings or not (x.exact and scale.exact) or policy.q_div == "recip" or policy.offset_qmin or policy.div_ulp > 0.5:
+        around = replace(quotient, k=quotient.k + roundings)
+        if zp_inside:
+            grid = np.minimum(quotient.grid, 1.0)
+            around = replace(around, k=around.k + 2, mag=quotient.magnitude + np.abs(zp), grid=grid)
+        radius = r.radius(around)
         if policy.q_div == "recip":
             recip = r.gamma(2, dt.UNIT["float32"]) * np.abs(quotient.value)
             radius = np.where(r.orders_agree(quotient), 0.0, np.maximum(radius, recip))
@@ -315,7 +343,7 @@ def _distinct(choices: list[Array]) -> tuple[Array, ...]:
     for choice in choices:
         if not any(np.array_equal(choice, k) for k in kept):
             kept.append(choice)
-    return tuple(kept) if len(kept) > 2 else ()
+    return tuple(kept) if len(kept) > 1 else ()
 
 
 def _quotients(x: Real, divisor: Real, exact: Array, precision: str, policy: Policy) -> list[Array]:

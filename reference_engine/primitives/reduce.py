@@ -52,7 +52,7 @@ def extreme(x: Real, fn: str) -> Real:
     err = np.broadcast_to(x.err, x.shape).max(-1, initial=0.0) if np.any(x.err) else 0.0
     hazard = np.broadcast_to(x.hazard, x.shape).any(-1) if np.any(x.hazard) else False
     grid = float(np.min(x.grid)) if np.size(x.grid) else 1.0
-    return Real(value, x.dtype, mag, x.k, err, grid, hazard, nan_free=True)
+    return Real(value, x.dtype, mag, x.k, err, grid, hazard, **{**r.traits(x), "nan_free": True})
 
 
 def identity(x: Real, fn: str) -> Array | float | int:

@@ -1,0 +1,101 @@
+"""A deviation excuses exactly the elements that it explains, where its condition holds, and goes stale."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from opgauge import expectations as ex
+from opgauge.oracles import judge
+from opgauge.reference_engine.case import parse_id
+from opgauge.reference_engine.errors import BaselineError
+from opgauge.reference_engine.types import Exact, Observation, Policy, Status
+
+ROW = """
+[[deviation]]
+id = "overflow"
+operators = ["QLinearMul"]
+runtime = "onnxruntime"
+versions = ">=1.17,<=1.32"
+when = "arch~x86_64"
+predicate = "v >= 100 and got == 0"
+witness = "Relu/float32/op13/X=float32:2:normal/y=float32/plain/s1"
+reason = "overflow flips"
+link = "docs/numerics.md"
+"""
+INFO = {"version": "1.32.0", "arch": "x86_64 avx2"}
+
+
+def exact() -> Exact:
+    real = np.asarray([1.0, 500.0, 600.0])
+    value = np.asarray([1, 255, 255], np.uint8)
+    return Exact("uint8", value, value.astype(np.int64), value.astype(np.int64), real=real, zero_point=np.zeros(3, np.int64))
+
+
+def explained(got: list[int], op: str = "QLinearMul") -> Status:
+    actual = np.asarray(got, np.uint8)
+    verdict = judge([exact()], Observation(Status.PASS, (actual,)), Policy())
+    return ex.explain(ex.parse(ROW, "here"), op, [exact()], [actual], verdict).status
+
+
+@pytest.mark.parametrize(
+    ("got", "status"),
+    [
+        ([1, 255, 255], Status.PASS),
+        ([1, 0, 255], Status.DEVIATION),
+        ([1, 0, 0], Status.DEVIATION),
+        ([2, 0, 0], Status.FAIL),  # an element that the predicate does not explain
+        ([1, 7, 0], Status.FAIL),
+    ],
+)
+def test_only_the_elements_of_the_predicate_are_excused(got, status):
+    assert explained(got) is status
+
+
+def test_another_operator_is_not_excused():
+    assert explained([1, 0, 255], "QLinearAdd") is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("runtime", "info", "holds"),
+    [
+        ("onnxruntime", INFO, True),
+        ("onnxruntime", {**INFO, "version": "1.16.3"}, False),
+        ("onnxruntime", {**INFO, "version": "1.32.7"}, True),
+        ("onnxruntime", {**INFO, "version": "1.33.0"}, False),
+        ("onnxruntime", {**INFO, "arch": "aarch64"}, False),
+        ("openvino", INFO, False),
+    ],
+)
+def test_a_row_speaks_of_its_runtime_versions_and_condition(runtime, info, holds):
+    assert ex.applies(ex.parse(ROW, "here")[0], runtime, info) is holds
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('runtime = "onnxruntime"', 'runtime = "cpu"'), "never excused"),
+        (('predicate = "v >= 100 and got == 0"', 'predicate = "__import__"'), "predicate clause"),
+        (('versions = ">=1.17,<=1.32"', 'versions = "new"'), "version bound"),
+        (('link = "docs/numerics.md"', ""), "'link' is missing"),
+        (('link = "docs/numerics.md"', 'link = "x"\nliink = "x"'), "unknown key 'liink'"),
+        (("[[deviation]]", "[[deviations]]"), "unknown table"),
+        (("[[deviation]]", "[[deviation"), "not TOML"),
+    ],
+)
+def test_a_corrupt_baseline_is_a_typed_error_that_names_the_row(change, message):
+    with pytest.raises(BaselineError, match=message):
+        ex.parse(ROW.replace(*change), "here.toml")
+
+
+def test_the_same_id_twice_is_refused():
+    with pytest.raises(BaselineError, match="twice"):
+        ex.parse(ROW + ROW, "here.toml")
+
+
+def test_shipped_rows_have_witnesses_that_can_be_replayed():
+    rows = ex.load()
+    assert rows
+    for row in rows:
+        case, _ = parse_id(row.witness)
+        assert case.op in row.operators

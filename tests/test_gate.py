@@ -1,0 +1,47 @@
+"""Findings: each failing record, each illegal case of ours, each operator that proves too little."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from opgauge import gate
+from opgauge.reference_engine.types import FINDINGS, Record, Status
+
+GOOD = Record("Relu/float32/op13/X=float32:2:normal/y=float32/plain/s1", "operators", "Relu", "float32", "plain", "cpu", Status.PASS, elements=10)
+
+
+def test_passes_and_refusals_are_no_findings():
+    quiet = [GOOD, *(replace(GOOD, status=s) for s in (Status.UNSUPPORTED, Status.DEVIATION, Status.UNAVAILABLE))]
+    assert gate.findings(quiet) == []
+
+
+@pytest.mark.parametrize("status", sorted(FINDINGS | {Status.INVALID}))
+def test_every_failing_status_is_a_finding_with_a_line_that_reproduces_it(status):
+    (found,) = gate.findings([GOOD, replace(GOOD, status=status, message="why")])
+    assert found.rule == status
+    assert found.repro == f"opgauge repro '{GOOD.case}' --backend 'cpu'"
+    assert "why" in found.message
+
+
+def test_an_informative_backend_has_no_findings():
+    assert gate.findings([replace(GOOD, backend="onnx-reference", status=Status.FAIL)], ["onnx-reference"]) == []
+
+
+@pytest.mark.parametrize(("vacuous", "profile", "found"), [(2, "plain", 0), (3, "plain", 1), (3, "special", 0), (11, "special", 1)])
+def test_too_many_passes_that_prove_nothing_are_a_finding(vacuous, profile, found):
+    records = [replace(GOOD, profile=profile)] * (100 - vacuous)
+    records += [replace(GOOD, profile=profile, status=Status.UNTRUSTED)] * vacuous
+    assert len(gate.findings(records)) == found
+
+
+def test_undecided_elements_count_by_their_share():
+    half = [replace(GOOD, undecided=5)] * 10
+    assert [f.rule for f in gate.findings(half + [GOOD] * 60)] == ["untrusted"]
+    assert gate.findings(half + [GOOD] * 400) == []
+
+
+def test_a_shrunk_case_is_the_one_to_reproduce():
+    record = replace(GOOD, status=Status.FAIL, detail={"smaller": {"case": "Relu/smaller"}})
+    assert "Relu/smaller" in gate.findings([record])[0].repro
