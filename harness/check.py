@@ -132,7 +132,7 @@ def forced_outputs(graph: Graph, observation: Observation, exacts: Sequence[Exac
 
 
 def record(subject: Subject, backend: str, observation: Observation, verdict: Verdict, seconds: float) -> Record:
-    detail: dict[str, Any] = {k: v for k, v in verdict.detail.items() if k != "set_elements" or v}
+    detail: dict[str, Any] = dict(verdict.detail)
     if observation.times_ns:
         detail["times_ns"] = dict(observation.times_ns)
     return Record(
@@ -151,6 +151,7 @@ def record(subject: Subject, backend: str, observation: Observation, verdict: Ve
         verdict.saturated,
         verdict.ties,
         verdict.set_size,
+        verdict.sized,
         round(seconds * 1e6, 1),
         detail,
         dict(observation.counts),

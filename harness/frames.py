@@ -12,10 +12,11 @@ from opgauge.reports.legend import JUDGED, MISBEHAVED, STATUSES
 from opgauge.reports.tables import Tables
 
 FIELDS = (
-    "case suite op label profile backend status message explained elements outside undecided saturated ties set_size us"
+    "case suite op label profile backend status message explained elements outside undecided saturated ties set_size sized us"
 ).split()
 ORDINARY = ("plain",)  # every other data profile is drawn to be special: ties, hazards, saturation
 UNTRUSTED_LIMIT = {False: 0.02, True: 0.10}  # per operator: ordinary profiles, special profiles
+VACUOUS_LEAST = 2
 
 
 def frame(records: Sequence[Record]) -> pd.DataFrame:
@@ -63,14 +64,28 @@ def _denominators(rows: pd.DataFrame, by: str) -> pd.DataFrame:
     for name in ("elements", "outside", "undecided", "saturated", "ties"):
         table[name] = judged.groupby(by)[name].sum().reindex(table.index, fill_value=0)
     table["seconds"] = rows.groupby(by)["us"].sum().reindex(table.index, fill_value=0) / 1e6
-    weight = (judged["elements"] - judged["saturated"]).clip(lower=0)
-    live = pd.DataFrame({by: judged[by], "weight": weight, "sum": weight * judged["set_size"]}).groupby(by).sum()
-    live = live.reindex(table.index)
-    table["set_size"] = live["sum"] / live["weight"].where(live["weight"] > 0, np.nan)
+    for name, column in _sets(judged, [by]).items():
+        table[name] = column.reindex(table.index)
+    table["sized"] = table["sized"].fillna(0).astype(int)
     whole = table["elements"].where(table["elements"] > 0, np.nan)
-    table["ties_share"] = table["ties"] / whole
     table["undecided_share"] = table["undecided"] / whole
     return table
+
+
+def _sets(judged: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """How sharp the sets were: mean size and share of exact ties over `sized` unsaturated quantized elements."""
+    weighed = judged.assign(sum=judged["sized"] * judged["set_size"])
+    table = weighed.groupby(by)[["sized", "sum", "ties"]].sum()
+    whole = table["sized"].where(table["sized"] > 0, np.nan)
+    return pd.DataFrame({"sized": table["sized"], "set_size": table["sum"] / whole, "ties_share": table["ties"] / whole})
+
+
+def by_profile(rows: pd.DataFrame) -> pd.DataFrame:
+    """Sharpness of the sets for each (op, profile) that has quantized outputs, counted on one backend."""
+    judged = rows[rows["judged"]]
+    first = judged[judged["backend"] == judged["backend"].iloc[0]] if len(judged) else judged
+    table = _sets(first, ["op", "profile"])
+    return table[table["sized"] > 0]
 
 
 def by_operator(rows: pd.DataFrame) -> pd.DataFrame:
@@ -96,19 +111,25 @@ def formulas(rows: pd.DataFrame) -> pd.DataFrame:
 def quality(rows: pd.DataFrame) -> pd.DataFrame:
     """How much of each operator's evidence is worth nothing, for ordinary and special profiles separately.
 
-    Units: untrusted_share of judged cases; undecided_share of their elements; NaN where nothing was judged.
+    A case that proves nothing counts as one vacuous case, any other by its share of undecided elements.
+    Units: untrusted_share and vacuous_share of judged cases; undecided_share of their elements; NaN where nothing
+        was judged. A share of a handful of cases says nothing: up to VACUOUS_LEAST are never over the limit.
     """
     judged = rows[rows["judged"]].assign(untrusted=lambda r: r["status"] == Status.UNTRUSTED.value)
+    undecided = judged["undecided"] / judged["elements"].where(judged["elements"] > 0, np.nan)
+    judged = judged.assign(vacuous=judged["untrusted"].astype(float).where(judged["untrusted"], undecided.fillna(0.0)))
     table = judged.groupby(["op", "special"]).agg(
         cases=("case", "size"),
         untrusted=("untrusted", "sum"),
         elements=("elements", "sum"),
         undecided=("undecided", "sum"),
+        vacuous=("vacuous", "sum"),
     )
     table["untrusted_share"] = table["untrusted"] / table["cases"]
     table["undecided_share"] = table["undecided"] / table["elements"].where(table["elements"] > 0, np.nan)
     table["limit"] = table.index.get_level_values("special").map(UNTRUSTED_LIMIT).astype(float)
-    table["over"] = table["untrusted_share"] > table["limit"]
+    table["vacuous_share"] = table["vacuous"] / table["cases"]
+    table["over"] = (table["vacuous_share"] > table["limit"]) & (table["vacuous"] > VACUOUS_LEAST)
     return table
 
 
@@ -116,5 +137,5 @@ def tables(records: Sequence[Record]) -> Tables:
     """Everything that the reports count, from one frame."""
     rows = frame(records)
     return Tables(
-        matrix(rows), by_dtype(rows), by_operator(rows), by_backend(rows), quality(rows), formulas(rows), len(records)
+        matrix(rows), by_dtype(rows), by_operator(rows), by_backend(rows), quality(rows), formulas(rows), by_profile(rows), len(records)
     )

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
 
-# Share of cases that may pass without proving anything, by kind of data (DESIGN, statuses).
-UNTRUSTED_LIMIT = 0.02
-UNTRUSTED_LIMIT_SPECIAL = 0.10
-PLAIN = frozenset({"plain", "normal", "uniform"})
-# A limit on a share says nothing about a handful of cases.
-UNTRUSTED_LEAST = 2
-
+from . import frames
 
 def repro(record: Record) -> str:
     """The line that reproduces a record."""
@@ -36,24 +29,13 @@ def findings(records: Sequence[Record], informative: Collection[str] = ()) -> li
 
 
 def untrusted(records: Sequence[Record], informative: Collection[str] = ()) -> list[Finding]:
-    """Operators where more passes than allowed proved nothing.
-
-    A case counts by the share of its elements that were undecided, and wholly when it is untrusted.
-    """
-    cases: dict[tuple[str, str, bool], int] = defaultdict(int)
-    vacuous: dict[tuple[str, str, bool], float] = defaultdict(float)
-    for r in records:
-        if r.backend in informative or r.suite != "operators" or r.status not in (Status.PASS, Status.UNTRUSTED):
-            continue
-        key = (r.op, r.backend, r.profile in PLAIN)
-        cases[key] += 1
-        vacuous[key] += 1.0 if r.status is Status.UNTRUSTED else (r.undecided / r.elements if r.elements else 0.0)
+    """Operators where more passes than allowed proved nothing, on ordinary and on special data."""
+    mine = [r for r in records if r.suite == "operators" and r.backend not in informative]
     found = []
-    for (op, backend, plain), count in sorted(cases.items()):
-        limit = UNTRUSTED_LIMIT if plain else UNTRUSTED_LIMIT_SPECIAL
-        share = vacuous[op, backend, plain] / count
-        if share > limit and vacuous[op, backend, plain] > UNTRUSTED_LEAST:
-            kind = "plain" if plain else "special"
-            text = f"{vacuous[op, backend, plain]:.1f} of {count} {kind} cases prove nothing ({share:.1%}, limit {limit:.0%})"
-            found.append(Finding("untrusted", f"{op} on {backend}", text))
+    for (op, special), row in frames.quality(frames.frame(mine)).iterrows():
+        if row["over"]:
+            kind = "special" if special else "plain"
+            share = f"({row['vacuous_share']:.1%}, limit {row['limit']:.0%})"
+            text = f"{row['vacuous']:.1f} of {row['cases']:.0f} verdicts on {kind} cases prove nothing {share}"
+            found.append(Finding("untrusted", str(op), text))
     return found

@@ -44,9 +44,8 @@ def judge(exacts: Sequence[Exact], observation: Observation, policy: Policy) -> 
 
 def _sum(parts: Sequence[Verdict]) -> Verdict:
     """Counts added up; the mean set size weighted by the elements that it was measured on."""
-    unsaturated = [p.detail.get("set_elements", 0) for p in parts]
-    weight = sum(unsaturated)
-    size = sum(p.set_size * n for p, n in zip(parts, unsaturated, strict=True)) / weight if weight else 0.0
+    weight = sum(p.sized for p in parts)
+    size = sum(p.set_size * p.sized for p in parts) / weight if weight else 0.0
     explained = "exact" if all(p.explained == "exact" for p in parts) else "within"
     return Verdict(
         Status.PASS,
@@ -58,7 +57,7 @@ def _sum(parts: Sequence[Verdict]) -> Verdict:
         sum(p.saturated for p in parts),
         sum(p.ties for p in parts),
         size,
-        {"set_elements": weight},
+        weight,
     )
 
 
@@ -88,12 +87,12 @@ def judge_output(exact: Exact, actual: Array, policy: Policy, name: str) -> Verd
         "saturated": int(saturated.sum()),
         "ties": int((tie_elements(exact) & sized).sum()),
         "set_size": float(measured.mean()) if measured.size else 0.0,
+        "sized": int(measured.size),
     }
-    detail: dict[str, Any] = {"set_elements": int(measured.size)}
     if not counts["outside"]:
         same = inside_value(exact, actual) | free
-        return Verdict(Status.PASS, "", "exact" if same.all() else "within", detail=detail, **counts)  # type: ignore[arg-type]
-    detail |= explain(exact, actual, outside, policy)
+        return Verdict(Status.PASS, "", "exact" if same.all() else "within", **counts)  # type: ignore[arg-type]
+    detail = explain(exact, actual, outside, policy)
     at = [int(i) for i in np.unravel_index(detail["index"][0], exact.value.shape)] if exact.value.shape else []
     seen = f"got {detail['got'][0]}, expected {detail['expected'][0]}"
     message = f"{name}: {counts['outside']} of {actual.size} elements outside; first at {at}: {seen}"

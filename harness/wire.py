@@ -1,46 +1,77 @@
 """The messages between a client and its kernel worker: a JSON header and raw tensors, nothing that can be executed.
 
 A frame is `OPG1`, the header's length (uint32), the payload's length (uint64), the header, the payload. Each
-tensor of the payload starts at a multiple of 64 bytes; the header's `tensors` lists [dtype word, shape].
+tensor of the payload starts at a multiple of 64 bytes; the header's `tensors` lists [dtype word, shape]. A large
+payload travels in shared memory instead: then the header's `shared` is its length and the frame's own is 0.
+
+Portable: the worker of a foreign environment runs this file on Python 3.8 with numpy and nothing else.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import struct
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 
-from opgauge.reference_engine import dtypes as dt
-from opgauge.reference_engine.types import Array
+try:
+    import ml_dtypes
+
+    BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+except ImportError:  # its bits, marked: numpy has no such type
+    BFLOAT16 = np.dtype(np.uint16, metadata={"onnx": "bfloat16"})
+
+NUMPY = {
+    word: np.dtype("bool" if word == "bool" else word)
+    for word in (
+        "float32 float64 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool"
+    ).split()
+}
+_WORD = {dtype: word for word, dtype in NUMPY.items()}
+NUMPY["bfloat16"] = BFLOAT16
+if BFLOAT16.metadata is None:
+    _WORD[BFLOAT16] = "bfloat16"
 
 PREFIX = struct.Struct("<4sIQ")
 MAGIC = b"OPG1"
 MAX_HEADER = 4 << 20
 MAX_PAYLOAD = 1 << 30
 MAX_RANK = 64  # numpy's own limit
+SHARED_FROM = 64 << 10  # bytes; below it the pipe is as fast
 _PADDING = bytes(64)
-Tensor = tuple[str, Sequence[int], bytes]  # dtype word, shape, row-major bytes
 
 
 class WireError(Exception):
     """A frame that is not one; the process that wrote it is not to be trusted any further."""
 
 
-def encode(header: dict[str, Any], tensors: Sequence[Tensor]) -> bytes:
-    """One frame."""
+def word_of(dtype: np.dtype) -> str:
+    """The ONNX word of a numpy dtype, empty where there is none."""
+    if dtype.metadata and "onnx" in dtype.metadata:
+        return str(dtype.metadata["onnx"])
+    return _WORD.get(dtype, "")
+
+
+def encode(header: dict[str, Any], tensors: Sequence[tuple[str, Sequence[int], bytes]], shared: Any = None) -> bytes:
+    """One frame of tensors (dtype word, shape, row-major bytes); `shared` is a buffer that may take the payload."""
+    payload = sum(len(data) + -len(data) % 64 for _, _, data in tensors)
+    described = {**header, "tensors": [[word, list(shape)] for word, shape, _ in tensors]}
     parts = []
-    for _, _, data in tensors:
-        parts.append(data)
-        parts.append(_PADDING[: -len(data) % 64])
-    text = json.dumps({**header, "tensors": [[word, list(shape)] for word, shape, _ in tensors]}).encode()
-    payload = sum(map(len, parts))
+    if shared is not None and SHARED_FROM < payload <= len(shared):
+        described["shared"] = payload
+        offset = 0
+        for _, _, data in tensors:
+            shared[offset : offset + len(data)] = data
+            offset += len(data) + -len(data) % 64
+    else:
+        for _, _, data in tensors:
+            parts.append(data)
+            parts.append(_PADDING[: -len(data) % 64])
+    text = json.dumps(described).encode()
     if len(text) > MAX_HEADER or payload > MAX_PAYLOAD:
         raise WireError(f"message of {len(text)} + {payload} bytes, limits are {MAX_HEADER} + {MAX_PAYLOAD}")
-    return b"".join([PREFIX.pack(MAGIC, len(text), payload), text, *parts])
+    return b"".join([PREFIX.pack(MAGIC, len(text), sum(map(len, parts))), text, *parts])
 
 
 def lengths(prefix: bytes) -> tuple[int, int]:
@@ -54,27 +85,39 @@ def lengths(prefix: bytes) -> tuple[int, int]:
 def decode_header(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError(f"header is not JSON: {error}") from error
     if not isinstance(header, dict) or not isinstance(header.get("tensors"), list):
         raise WireError("header has no list of tensors")
     return header
 
 
-def tensors_of(header: dict[str, Any], payload: Any) -> list[Array]:
+def shared_length(header: dict[str, Any], limit: int) -> int:
+    """Bytes of the payload that lie in shared memory, 0 for none. Raises: WireError."""
+    length = header.get("shared", 0)
+    if type(length) is not int or not 0 <= length <= limit:
+        raise WireError(f"{length!r} bytes of {limit} in shared memory")
+    return length
+
+
+def tensors_of(header: dict[str, Any], payload: Any) -> list[np.ndarray]:
     """The tensors as views of `payload`. Raises: WireError where the header does not describe the bytes."""
     arrays, offset = [], 0
     for item in header["tensors"]:
         if not isinstance(item, list) or len(item) != 2 or not isinstance(item[1], list):
             raise WireError(f"tensor described as {item!r}")
         word, shape = item
-        if word not in dt.NUMPY or len(shape) > MAX_RANK or not all(type(d) is int and d >= 0 for d in shape):
+        if not isinstance(word, str) or word not in NUMPY or len(shape) > MAX_RANK:
             raise WireError(f"tensor described as {item!r}")
-        count = math.prod(shape)
-        nbytes = count * dt.NUMPY[word].itemsize
+        count = 1
+        for size in shape:
+            if type(size) is not int or size < 0:
+                raise WireError(f"tensor described as {item!r}")
+            count *= size
+        nbytes = count * NUMPY[word].itemsize
         if offset + nbytes > len(payload):
             raise WireError(f"tensor {item!r} ends at byte {offset + nbytes} of {len(payload)}")
-        flat = np.frombuffer(payload, dt.NUMPY[word], count, offset) if count else np.empty(0, dt.NUMPY[word])
+        flat = np.frombuffer(payload, NUMPY[word], count, offset) if count else np.empty(0, NUMPY[word])
         arrays.append(flat.reshape(shape))
         offset += nbytes + -nbytes % 64
     if offset != len(payload):

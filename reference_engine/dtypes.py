@@ -54,6 +54,23 @@ TINY = {"float32": 2.0**-149, "float64": 2.0**-1074, "float16": 2.0**-24, "bfloa
 NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 
 
+def narrow(value: np.ndarray, word: str) -> np.ndarray:
+    """float64 -> a narrower float type in one rounding, half to even.
+
+    ml_dtypes rounds to bfloat16 through float32, and so twice; a float32 rounded to odd first makes the second
+    rounding the only one.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        if word != "bfloat16":
+            return value.astype(NUMPY[word])
+        single = value.astype(np.float32)
+        bits = single.view(np.uint32)
+        beyond = np.isfinite(single) & (np.abs(single.astype(np.float64)) > np.abs(value))
+        inexact = np.isfinite(single) & (single.astype(np.float64) != value)
+        odd = (np.where(beyond, bits - np.uint32(1), bits) | inexact.astype(np.uint32)).astype(np.uint32)
+        return odd.view(np.float32).astype(ml_dtypes.bfloat16)
+
+
 def numpy_dtype(word: str) -> np.dtype:
     """The numpy dtype of an ONNX word. Raises: DtypeError."""
     try:

@@ -10,6 +10,7 @@ import numpy as np
 
 from . import dtypes as dt
 from .errors import ModelError, ShapeError
+from .known import Unknowable, content
 from .primitives import PRIMITIVES
 from .types import Array, Node, TensorSpec
 
@@ -82,7 +83,7 @@ class Emitter:
         return Value(name, self.specs[name])
 
     def data(self, value: Value, what: str) -> Array:
-        """The content of a constant, or of a run-time input that a shape depends on.
+        """The content of a constant, of a run-time input that a shape depends on, or of what these give exactly.
 
         Raises: ModelError where the content is only known after other nodes have run.
         """
@@ -91,7 +92,12 @@ class Emitter:
         if value.name in self.feeds:
             self.bound.add(value.name)
             return np.asarray(self.feeds[value.name])
-        raise ModelError(f"{self.source}: {what} depends on a computed tensor; only constants and graph inputs are supported")
+        try:
+            found, used = content(value.name, self.nodes, self.specs, self.constants, self.feeds)
+        except Unknowable as reason:
+            raise ModelError(f"{self.source}: {what} depends on a computed tensor: {reason}") from None
+        self.bound |= used
+        return found
 
 
 def reshape(emit: Emitter, x: Value, shape: tuple[int, ...]) -> Value:

@@ -32,6 +32,7 @@ def lower(model: bytes | onnx.ModelProto, feeds: Mapping[str, Array]) -> Graph:
     graph = proto.graph
     if len(graph.node) > MAX_NODES:
         raise ModelError(f"the model has {len(graph.node)} nodes; at most {MAX_NODES} are accepted")
+    _refuse(proto)
     opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
     emit = Emitter(feeds=feeds)
     values: dict[str, Value] = {}
@@ -46,11 +47,31 @@ def lower(model: bytes | onnx.ModelProto, feeds: Mapping[str, Array]) -> Graph:
     return Graph(tuple(emit.nodes), inputs, outputs, names, emit.specs, emit.constants, bound, _forced(graph, names))
 
 
+CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
+
+
+def _refuse(proto: onnx.ModelProto) -> None:
+    """Raises: UnknownOperatorError for what needs more than one straight line: control flow, functions, sequences."""
+    if proto.functions:
+        names = ", ".join(f.name for f in proto.functions[:3])
+        raise UnknownOperatorError(f"the model defines functions ({names}); inline them first (onnx.inliner)")
+    for index, node in enumerate(proto.graph.node):
+        if node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx"):
+            raise UnknownOperatorError(f"{describe(node, index)}: control flow is not supported, only straight-line graphs are")
+    for info in (*proto.graph.input, *proto.graph.output):
+        kind = info.type.WhichOneof("value")
+        if kind not in (None, "tensor_type"):
+            raise UnknownOperatorError(f"{info.name!r} is a {kind.removesuffix('_type')}; only tensors are supported")
+    if proto.graph.sparse_initializer:
+        raise UnknownOperatorError("the model has sparse initializers; only dense tensors are supported")
+
+
 def _forced(graph: onnx.GraphProto, outputs: tuple[str, ...]) -> tuple[int, ...]:
     """Graph outputs that other outputs of the same node are judged against as returned."""
     names = {
         node.output[i]
         for k, node in enumerate(graph.node)
+        if node.op_type != "Constant"
         for i in operator_of(node, describe(node, k)).forced
         if i < len(node.output)
     }
@@ -93,7 +114,8 @@ def _inputs(emit: Emitter, graph: onnx.GraphProto, feeds: Mapping[str, Array], v
         word = dt.word_of(array.dtype)
         if declared.elem_type and dt.word_of_onnx(declared.elem_type) != word:
             raise DtypeError(f"input {info.name!r} is {word}, the model declares {dt.word_of_onnx(declared.elem_type)}")
-        dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
+        # Some exporters write -1 for a dimension that is bound at run time.
+        dims = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None for d in declared.shape.dim]
         if declared.HasField("shape") and (
             len(dims) != array.ndim or any(d not in (None, a) for d, a in zip(dims, array.shape, strict=True))
         ):
@@ -127,6 +149,9 @@ def operator_of(node: onnx.NodeProto, where: str) -> OperatorDef:
 
 def _lower_node(emit: Emitter, node: onnx.NodeProto, index: int, opsets: Mapping[str, int], values: dict[str, Value]) -> None:
     where = describe(node, index)
+    if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+        _constant(emit, node, where, values)
+        return
     operator = operator_of(node, where)
     domain = node.domain or "ai.onnx"
     if domain not in opsets:
@@ -157,6 +182,26 @@ def _lower_node(emit: Emitter, node: onnx.NodeProto, index: int, opsets: Mapping
 
 
 MAX_OPSET = 28
+CONSTANTS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+
+
+def _constant(emit: Emitter, node: onnx.NodeProto, where: str, values: dict[str, Value]) -> None:
+    """A Constant node is an initializer in another place. Source: ONNX Constant-13."""
+    if len(node.attribute) != 1 or len(node.output) != 1 or node.input:
+        raise ModelError(f"{where}: a Constant has no input, one output and one attribute")
+    attribute = node.attribute[0]
+    if attribute.name == "value" and attribute.type == onnx.AttributeProto.TENSOR:
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(attribute.t)
+        tensor.name = tensor.name or node.output[0]
+        value = _initializer(emit, tensor)
+    elif attribute.name in CONSTANTS:
+        value = emit.constant(np.asarray(onnx.helper.get_attribute_value(attribute), CONSTANTS[attribute.name]))
+    else:
+        raise UnknownOperatorError(f"{where}: a Constant of {attribute.name!r} is not supported, only tensors are")
+    if node.output[0] in values:
+        raise ModelError(f"{where}: output {node.output[0]!r} already exists")
+    values[node.output[0]] = value
 
 
 @lru_cache(maxsize=1024)

@@ -195,7 +195,12 @@ def _range_hazard(mag: Array, dtype: str, k: int) -> Mask:
     if k < 2:
         return False
     mask = (mag > dt.MAX[computes_in(dtype)]) & np.isfinite(mag)
-    return mask if mask.any() else False
+    return mask if np.any(mask) else False
+
+
+def _finite_only(x: Array) -> Array:
+    """|x| without its infinities and NaN: the other terms of a sum may overflow beside them."""
+    return np.nan_to_num(np.abs(x), nan=0.0, posinf=0.0)
 
 
 def _err_sum(*errs: Array | float) -> Array | float:
@@ -275,7 +280,8 @@ def dot(a: Real, b: Real) -> Real:
         err = _err_sum(_dot_err(a.err, a.shape, b.magnitude), _dot_err_right(a.magnitude, b.err, b.shape))
     terms = a.shape[-1]
     k = a.k + b.k + terms
-    hazard = _spread(a, b, value.shape, also=_range_hazard(mag, a.dtype, k))
+    summed = mag if np.isfinite(mag).all() else np.matmul(_finite_only(a.magnitude), _finite_only(b.magnitude))
+    hazard = _spread(a, b, value.shape, also=_range_hazard(summed, a.dtype, k))
     return Real(value, a.dtype, mag, k, err, _least(a.grid) * _least(b.grid), hazard, **product_traits(a, b))
 
 
@@ -309,7 +315,7 @@ def total(x: Real) -> Real:
     err = 0.0 if np.ndim(x.err) == 0 and x.err == 0.0 else np.broadcast_to(x.err, x.shape).sum(-1)
     k = x.k + max(x.shape[-1] - 1, 0)
     hazard: Mask = np.broadcast_to(x.hazard, x.shape).any(-1) if np.any(x.hazard) else False
-    also = _range_hazard(mag, x.dtype, k)
+    also = _range_hazard(mag if np.isfinite(mag).all() else _finite_only(x.magnitude).sum(-1), x.dtype, k)
     return Real(value, x.dtype, mag, k, err, _least(x.grid), hazard | also, **traits(x))
 
 

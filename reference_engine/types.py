@@ -214,6 +214,7 @@ class Verdict:
     saturated: int = 0
     ties: int = 0
     set_size: float = 0.0
+    sized: int = 0  # unsaturated elements of quantized outputs: what set_size is the mean of
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -236,6 +237,7 @@ class Record:
     saturated: int = 0
     ties: int = 0
     set_size: float = 0.0
+    sized: int = 0  # unsaturated elements of quantized outputs: what set_size is the mean of
     us: float = 0.0
     detail: Mapping[str, Any] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)

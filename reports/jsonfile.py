@@ -67,6 +67,7 @@ def document(
         "operators": _rows(tables.operators),
         "backends": _rows(tables.backends),
         "quality": _rows(tables.quality),
+        "profiles": _rows(tables.profiles),
         "failures": [plain(r) for r in records if r.status in FINDINGS],
         "findings": [plain(f) for f in findings],
     }

@@ -24,7 +24,7 @@ class Tables(NamedTuple):
     """The counts of one run, made by `opgauge.frames.tables` and only shown here.
 
     `matrix` is indexed by (op, backend), `dtypes` by (op, label, backend), `operators`, `backends` by name,
-    `quality` by (op, special), `formulas` by (backend, explained). `records` is the number of records counted.
+    `quality` by (op, special), `formulas` by (backend, explained), `profiles` by (op, profile). `records` is the number of records counted.
     """
 
     matrix: pd.DataFrame
@@ -33,6 +33,7 @@ class Tables(NamedTuple):
     backends: pd.DataFrame
     quality: pd.DataFrame
     formulas: pd.DataFrame
+    profiles: pd.DataFrame
     records: int
 
 

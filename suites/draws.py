@@ -195,7 +195,7 @@ def requantization(draw: Draw, kind: str, dtype: str, in_scale: float, expected:
     """
     low, high = dt.limits(dtype)
     if kind == "ties":
-        y_scale = in_scale * pick(draw, (2.0, 4.0))
+        y_scale = in_scale * pick(draw, (2.0, 2.0, 4.0))
         centre = (low + high + 1) // 2
         return y_scale, pick(draw, (centre, centre + 1, between(draw, centre - 40, centre + 40)))
     std = max(expected.std, 0.5)
@@ -204,8 +204,24 @@ def requantization(draw: Draw, kind: str, dtype: str, in_scale: float, expected:
     target = min(target, 0.7 * (high - low) * std / abs(expected.mean)) if expected.mean else target
     if kind == "wild":
         target *= 2.0 ** between(draw, -4, 4)
-    y_scale = scale_near(draw, in_scale * std / target)
+    y_scale = unambiguous(in_scale, scale_near(draw, in_scale * std / target))
     return y_scale, fitting_zero_point(draw, dtype, expected, in_scale / y_scale)
+
+
+def unambiguous(in_scale: float, y_scale: float) -> float:
+    """The first scale at or just above y_scale for which few sums come within a rounding of a tie.
+
+    A ratio such as 3/4 of scales that are no powers of two puts sums exactly on ties, where every honest order
+    of the float32 factors may round either way; a ratio of powers of two is exact, so that its ties count.
+    """
+    if math.frexp(in_scale)[0] == math.frexp(y_scale)[0] == 0.5:
+        return y_scale
+    for step in range(20):
+        candidate = float32(y_scale * (1.0 + 0.00713 * step))
+        at = (np.arange(256) + 0.5) * (candidate / in_scale)  # the sums that would be ties
+        if (np.abs(at - np.rint(at)) <= 4e-7 * at).mean() * in_scale <= 4e-4 * candidate:
+            break
+    return candidate
 
 
 def power_scale(draw: Draw) -> float:
@@ -213,11 +229,8 @@ def power_scale(draw: Draw) -> float:
 
 
 def pair_scales(draw: Draw, kind: str) -> tuple[float, float]:
-    """Two input scales: powers of two where ties are wanted, three times such powers now and then."""
-    if kind != "ties":
-        return scale(draw), scale(draw)
-    factor = 3.0 if rarely(draw, 6) else 1.0
-    return factor * power_scale(draw), power_scale(draw)
+    """Two input scales: powers of two where ties are wanted, so that every order of the factors is exact (N3)."""
+    return (power_scale(draw), power_scale(draw)) if kind == "ties" else (scale(draw), scale(draw))
 
 
 def constants(draw: Draw) -> tuple[bool, bool]:

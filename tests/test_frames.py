@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from opgauge.frames import UNTRUSTED_LIMIT, by_backend, by_dtype, by_operator, formulas, frame, matrix, quality, tables
+from opgauge.frames import UNTRUSTED_LIMIT, by_backend, by_dtype, by_operator, by_profile, formulas, frame, matrix, quality, tables
 from opgauge.reference_engine.types import MISBEHAVIOUR, Record, Status
 from opgauge.reports.legend import JUDGED, MARKS, MISBEHAVED
 
@@ -21,8 +21,8 @@ def record(status: Status, op: str = "Conv", backend: str = "cpu", label: str = 
 
 
 MIXED = [
-    record(Status.PASS, explained="exact", elements=100, saturated=50, set_size=1.0, ties=10),
-    record(Status.PASS, explained="within", elements=60, saturated=10, set_size=2.0, undecided=8),
+    record(Status.PASS, explained="exact", elements=100, saturated=50, set_size=1.0, sized=50, ties=10),
+    record(Status.PASS, explained="within", elements=60, saturated=10, set_size=2.0, sized=42, undecided=8),
     record(Status.PASS, explained="requant-fma", elements=10, set_size=1.0),
     record(Status.PASS, explained="", elements=10, set_size=1.0),
     record(Status.UNTRUSTED, elements=20, saturated=20, set_size=9.0),
@@ -58,7 +58,7 @@ def test_backends_carry_their_denominators():
     assert row["exact"] + row["within"] + row["formula"] + row["unexplained"] == row["pass"]
     assert (row["elements"], row["saturated"], row["undecided"], row["ties"]) == (210, 80, 8, 10)
     assert row["operators"] == 1  # Pad was only refused
-    assert row["ties_share"] == pytest.approx(10 / 210)
+    assert row["ties_share"] == pytest.approx(10 / 92)
     assert row["seconds"] == pytest.approx(0.0015)
     assert formulas(frame(MIXED)).loc[("cpu", "requant-fma"), "cases"] == 1
     assert by_operator(frame(MIXED)).loc["Pad", "judged"] == 1
@@ -66,8 +66,10 @@ def test_backends_carry_their_denominators():
 
 def test_set_size_is_weighted_by_unsaturated_elements():
     row = by_backend(frame(MIXED)).loc["cpu"]
-    # 50 x 1 + 50 x 2 + 10 + 10 over 50 + 50 + 10 + 10 + 5 + 5: the all-saturated case weighs nothing.
-    assert row["set_size"] == pytest.approx(170 / 130)
+    # 50 x 1 + 42 x 2 over 50 + 42: what was not measured weighs nothing.
+    assert row["set_size"] == pytest.approx(134 / 92)
+    profile = by_profile(frame(MIXED)).loc[(MIXED[0].op, MIXED[0].profile)]
+    assert profile["set_size"] == row["set_size"]
 
 
 def test_a_backend_that_judged_nothing_has_no_shares():

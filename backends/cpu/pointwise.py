@@ -56,21 +56,8 @@ def rounded_once(ufunc: Ufunc) -> Callable[..., None]:
 
 
 def narrow(wide: Array, out: Array) -> None:
-    """out[i] = the float nearest to float64 wide[i], half to even
-
-    ml_dtypes rounds to bfloat16 through float32 and so twice; an odd last bit where float32 is inexact
-    keeps what the second rounding must know (round to odd).
-    """
-    if out.dtype != dt.NUMPY["bfloat16"]:
-        np.copyto(out, wide, casting="same_kind")
-        return
-    near = np.asarray(wide, np.float32)
-    inexact = np.isfinite(near) & (near != wide)
-    past = inexact & (np.abs(near.astype(np.float64)) > np.abs(wide))
-    bits = near.view(np.int32)
-    # One step toward zero is one less in the bits, whatever the sign.
-    bits = np.where(past, bits - 1, bits) | inexact
-    out[...] = bits.astype(np.int32).view(np.float32).astype(out.dtype)
+    """out[i] = the float nearest to float64 wide[i], half to even"""
+    out[...] = dt.narrow(np.asarray(wide, np.float64), dt.word_of(out.dtype))
 
 
 @quiet

@@ -81,7 +81,8 @@ class Engine:
         ready = time.perf_counter_ns()
         result = dispatch.run_program(self.device, loaded, inputs)
         new = {name: n - before.get(name, 0) for name, n in self.device.counts.items()}
-        counts = {"pipeline_creations": 0, "buffer_creations": 0, **result.counts, "plan_hit_count": int(hit)}
+        started = dict.fromkeys(("pipeline_creations", "buffer_creations", "prepare_submit_count"), 0)
+        counts = {**started, **result.counts, "plan_hit_count": int(hit)}
         for name, n in new.items():
             counts[name] = counts.get(name, 0) + n
         return RunResult(result.outputs, counts, {"plan": ready - start, **result.times_ns})

@@ -227,16 +227,23 @@ class Loaded:
 def load_program(device: Device, program: Program) -> Loaded:
     """Buffers, bindings and pipelines of a program. Intermediate buffers are shared by disjoint lifetimes."""
     buffers, owned = assign_buffers(device, program)
-    dispatches = [step for step in program.steps if isinstance(step, Dispatch)]
+    dispatches = [*program.once, *(step for step in program.steps if isinstance(step, Dispatch))]
     slots, table = parameter_table(dispatches)
     params = device.gpu.create_buffer(size=len(table), usage=STORAGE)
     device.gpu.queue.write_buffer(params, 0, table)
     pairs = zip(dispatches, slots, strict=True)
     recorded = [record(device, program, step, buffers, params, slot) for step, slot in pairs]
-    segments = tuple(cut(program, iter(recorded)))
+    prepared = len(program.once)
+    segments = tuple(cut(program, iter(recorded[prepared:])))
     room = max((staged_bytes(program, s.wanted) for s in segments), default=0)
     staging = device.gpu.create_buffer(size=max(room, ALIGN), usage=READBACK)
-    return Loaded(program, tuple(buffers), tuple(owned), segments, staging)
+    loaded = Loaded(program, tuple(buffers), tuple(owned), segments, staging)
+    if prepared:
+        encoder = device.gpu.create_command_encoder()
+        encode(encoder, loaded, recorded[:prepared])
+        device.gpu.queue.submit([encoder.finish()])
+        device.counts["prepare_submit_count"] += 1
+    return loaded
 
 
 def assign_buffers(device: Device, program: Program) -> tuple[list[Any], list[Any]]:

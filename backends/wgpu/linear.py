@@ -23,16 +23,19 @@ BYTES = ("int8", "uint8")
 GEMM_ORDER = "sequential k, multiply then add unless the device contracts (see contraction)"
 
 # p[2] = tile, p[3] = words per row, p[4] = panels, p[5] = rows, p[6] = K, p[7] = row stride, p[8] = k stride,
-# p[9] = bits to flip. Word w: lane of the tile, then along K, then panel, then matrix.
-PACK = """fn element(w: u32) -> u32 {
-    let lane = w % p[2];
-    let k = (w / p[2]) % p[3];
-    let row = (w / (p[2] * p[3])) % p[4] * p[2] + lane;
-    if (row >= p[5]) { return 0u; }
-    let first = w / (p[2] * p[3] * p[4]) * p[5] * p[6] + row * p[7];
-"""
-PACK_FLOAT = "    return load0(first + k * p[8]);\n}"
-PACK_BYTES = """    var word = 0u;
+# p[9] = bits to flip. An invocation writes one column of a panel, `tile` words: divisions are dear, it needs two.
+PACK = """    let block = w / p[3];
+    let k = w - block * p[3];
+    let matrix = block / p[4];
+    let row = (block - matrix * p[4]) * p[2];
+    for (var lane = 0u; lane < p[2]; lane++) {
+        var word = 0u;
+        if (row + lane < p[5]) { word = packed(matrix * p[5] * p[6] + (row + lane) * p[7], k); }
+        y[w * p[2] + lane] = word;
+    }"""
+PACK_FLOAT = "fn packed(first: u32, k: u32) -> u32 { return load0(first + k * p[8]); }"
+PACK_BYTES = """fn packed(first: u32, k: u32) -> u32 {
+    var word = 0u;
     for (var j = 0u; j < 4u; j++) {
         let at = 4u * k + j;
         if (at < p[6]) { word |= ((load0(first + at * p[8]) & 0xffu) ^ p[9]) << (8u * j); }
@@ -52,9 +55,7 @@ SUMS = """    let row = w % p[5];
 
 @functools.cache
 def pack_code(dtype: str) -> str:
-    if dtype in BYTES:
-        return shader.per_element((dtype,), "uint32", PACK + PACK_BYTES)
-    return shader.per_element((dtype,), "uint32", PACK + PACK_FLOAT)
+    return shader.frame((dtype,), ("uint32",), PACK_BYTES if dtype in BYTES else PACK_FLOAT, PACK)
 
 
 @functools.cache
@@ -127,7 +128,7 @@ def pack(build: Builder, x: Tensor, tile: int, by_column: bool) -> Tensor:
     packed = build.temporary((stack_size(x.shape), panels, words, tile), "uint32")
     flip = 0x80 if x.dtype == "uint8" else 0
     params = (packed.size, tile, words, panels, rows, K, row_stride, k_stride, flip)
-    build.dispatch(pack_code(x.dtype), (x,), (packed,), params, packed.size)
+    build.dispatch(pack_code(x.dtype), (x,), (packed,), params, packed.size // tile)
     return packed
 
 

@@ -96,8 +96,12 @@ class IndexCheck:
 
 @dataclass(frozen=True)
 class Program:
-    """Everything that a device needs to run a graph: `sizes` in bytes by buffer number."""
+    """Everything that a device needs to run a graph: `sizes` in bytes by buffer number.
 
+    `once` reads constants only (packed weights, broadcast scalars): it runs when the program is loaded.
+    """
+
+    once: tuple[Dispatch, ...]
     steps: tuple[Step, ...]
     sizes: tuple[int, ...]
     constants: Mapping[int, Array]
@@ -181,14 +185,16 @@ def bind(graph: Graph, find: Find, limit: int, fallback: Find | None = None) -> 
         build.source = node.source
         values[node.output] = _bind_node(build, node, graph, values, find, fallback)
     outputs = tuple(values[name] for name in graph.outputs)
+    once, steps = hoist(build.steps, build.constants)
     return Program(
-        tuple(build.steps),
+        once,
+        steps,
         tuple(build.sizes),
         build.constants,
         build.inputs,
         outputs,
         tuple(build.checks),
-        {**counts(graph), **_tally(build.steps)},
+        {**counts(graph), **_tally(steps)},
     )
 
 
@@ -213,6 +219,23 @@ def _bind_node(
     return out
 
 
+def hoist(steps: Sequence[Step], constants: Mapping[int, Array]) -> tuple[tuple[Dispatch, ...], tuple[Step, ...]]:
+    """Dispatches that depend on constants alone, and the rest.
+
+    Copies and clears stay: several of them may fill one buffer, together with what is known only at run time.
+    """
+    constant = set(constants)
+    once: list[Dispatch] = []
+    rest: list[Step] = []
+    for step in steps:
+        if isinstance(step, Dispatch) and constant.issuperset(step.reads):
+            constant.update(step.writes)
+            once.append(step)
+        else:
+            rest.append(step)
+    return tuple(once), tuple(rest)
+
+
 def _tally(steps: Sequence[Step]) -> dict[str, int]:
     kinds = Counter(type(step) for step in steps)
     return {
@@ -231,6 +254,7 @@ def last_uses(program: Program) -> dict[int, int]:
     """The index of the last step that touches each buffer; those that live through the run are absent."""
     kept = {*program.constants, *(t.id for t in program.inputs.values()), *(t.id for t in program.outputs)}
     kept |= {c.flag.id for c in program.checks}
+    kept |= {id for step in program.once for id in touched(step)}
     last: dict[int, int] = {}
     for at, step in enumerate(program.steps):
         last.update(dict.fromkeys(touched(step), at))

@@ -24,7 +24,7 @@ def measure(device: Device, what: int, pairs: Array) -> Array:
     out = build.temporary((len(pairs),), "uint32")
     code = shader.per_element(("uint32",), "uint32", shader.text("probe.wgsl"))
     build.dispatch(code, (x,), (out,), (out.size, what), out.size)
-    program = Program(tuple(build.steps), tuple(build.sizes), build.constants, {}, (out,), (), {})
+    program = Program((), tuple(build.steps), tuple(build.sizes), build.constants, {}, (out,), (), {})
     loaded = dispatch.load_program(device, program)
     (answer,) = dispatch.run_program(device, loaded, {}).outputs
     dispatch.unload(device, loaded)
@@ -56,9 +56,8 @@ def facts(device: Device) -> dict[str, str]:
     info, features = device.adapter.info, device.adapter.features
     cap = loop_cap(device)
     if cap < MAX_ITERATIONS:
-        raise BackendUnavailableError(
-            f"wgpu: {dispatch.describe(device.adapter)} ends loops after {cap} iterations, kernels need {MAX_ITERATIONS}"
-        )
+        name = dispatch.describe(device.adapter)
+        raise BackendUnavailableError(f"wgpu: {name} ends loops after {cap} iterations, kernels need {MAX_ITERATIONS}")
     tiny = 2.0**-126
     product, total = floats(device, MULTIPLY, [(tiny, 0.5)])[0], floats(device, ADD, [(tiny, -tiny / 2)])[0]
     fused = floats(device, CONTRACT, [(1 + 2.0**-12, -(1 + 2.0**-11))])[0]

@@ -211,12 +211,23 @@ def _cast(x: Real, policy: Policy, to: str) -> Real:
         return Real(value, to, hazard=hazard, lo=bounds[0], hi=bounds[1])
 
 
+def _rounded(x: Real, to: str) -> Real:
+    """One rounding, half to even; wider types may go through float32 and so round twice (N8)."""
+    if dt.UNIT[to] <= dt.UNIT["float32"] or x.dtype in ("float16", "bfloat16", "float32"):
+        return replace(r.leaf(x.value.astype(dt.numpy_dtype(to)), to), hazard=x.hazard)
+    once = r.leaf(dt.narrow(x.value.astype(np.float64), to), to)
+    twice = r.leaf(dt.narrow(x.value.astype(np.float32).astype(np.float64), to), to)
+    if np.array_equal(once.value, twice.value, equal_nan=True):
+        return replace(once, hazard=x.hazard)
+    err = np.nan_to_num(np.abs(once.value - twice.value))
+    return replace(once, hazard=x.hazard, err=err, grid=0.0, members=(once.value, twice.value))
+
+
 def _cast_to_float(x: Real, to: str) -> Real:
     target = dt.numpy_dtype(to)
     with np.errstate(all="ignore"):
         if not dt.is_float(x.dtype) or x.exact:
-            rounded = x.value.astype(target)  # one rounding, half to even: specified
-            return replace(r.leaf(rounded, to), hazard=x.hazard)
+            return _rounded(x, to)
         err = r.radius(x)
         value = x.value.astype(r.wide(to))
         if dt.UNIT[to] > dt.UNIT[x.dtype]:

@@ -1,0 +1,1 @@
+"""Graph rules by family; the ordered table is `opgauge.reference_engine.passes`."""
