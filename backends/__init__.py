@@ -5,23 +5,16 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from opgauge.reference_engine.errors import OpgaugeError
-from opgauge.reference_engine.types import Array, Policy
+from opgauge.reference_engine.types import Policy
+
+from .result import Runner as Runner
+from .result import RunResult as RunResult
 
 GIB = 1 << 30
 STRICT = Policy()
-
-
-class RunResult(NamedTuple):
-    """What an adapter returns: outputs in graph order, what it counted, what it timed."""
-
-    outputs: tuple[Array, ...]
-    counts: Mapping[str, int] = {}
-    times_ns: Mapping[str, int] = {}
 
 
 class UnknownBackendError(OpgaugeError):
@@ -34,6 +27,7 @@ class BackendDef:
 
     `memory_limit` bytes of address space for its worker, 0 for none (GPU drivers reserve more than they use).
     `load_timeout_s` covers imports and the compilation of kernels. `informative` its verdicts are no findings.
+    `distribution` is what the registry calls it, where its module is portable: then any version can be asked for.
     """
 
     module: str
@@ -43,10 +37,11 @@ class BackendDef:
     memory_limit: int = 4 * GIB
     load_timeout_s: float = 120.0
     informative: bool = False
+    distribution: str = ""
 
 
 BACKENDS: dict[str, BackendDef] = {
-    "cpu": BackendDef("opgauge.backends.cpu", "our engine, numba kernels", options=("disable", "threads")),
+    "cpu": BackendDef("opgauge.backends.cpu", "our engine, numba kernels", options=("disable", "only", "threads")),
     "wgpu": BackendDef(
         "opgauge.backends.wgpu",
         "our engine, WGSL kernels on Vulkan, Metal or D3D12",
@@ -60,6 +55,7 @@ BACKENDS: dict[str, BackendDef] = {
         "opgauge.backends.onnxruntime",
         "onnxruntime, CPU execution provider",
         options=("level", "threads", "x64quantprecision"),
+        distribution="onnxruntime",
     ),
     "onnx-reference": BackendDef(
         "opgauge.backends.onnx_reference", "onnx.reference.ReferenceEvaluator, for information", informative=True
@@ -71,8 +67,9 @@ BACKENDS: dict[str, BackendDef] = {
 class BackendSpec:
     """A backend with its options, as the command line spells it.
 
-    `kind` is `table` (a row, `target` its module), `callable` (`target` is `module:attr` or `path.py:attr`) or
-    `fault` (`target` is `path.py:ID`).
+    `kind` is `table` (a row, `target` its module), `callable` (`target` is `module:attr` or `path.py:attr`),
+    `native` (`target` is `path.so:SYMBOL`) or `fault` (`target` is `path.py:ID`). `environment` is empty, `@FOLDER`
+    (a virtual environment) or `==VERSION` of `distribution` (made on demand).
     """
 
     text: str
@@ -80,14 +77,19 @@ class BackendSpec:
     target: str
     options: tuple[tuple[str, str], ...] = ()
     definition: BackendDef = BackendDef("", "")
+    environment: str = ""
 
     @property
     def name(self) -> str:
-        return self.text.partition(":")[0] if self.kind == "table" else self.text
+        return re.split(r":|==|@", self.text)[0] if self.kind == "table" else self.text
 
     @property
     def policy(self) -> Policy:
         return self.definition.policy
+
+    @property
+    def distribution(self) -> str:
+        return self.definition.distribution
 
 
 @functools.cache
@@ -103,9 +105,10 @@ def table() -> dict[str, BackendDef]:
 
 
 def resolve(text: str) -> BackendSpec:
-    """`onnxruntime:level=basic,threads=1`, `faults:PATH:ID`, `module:attr`, `path.py:attr` -> BackendSpec.
+    """The backend that a word of the command line means. Raises: UnknownBackendError naming close matches.
 
-    Raises: UnknownBackendError naming close matches.
+    `onnxruntime:level=basic,threads=1`, `onnxruntime==1.24.4`, `onnxruntime@FOLDER:level=basic`, `module:attr`,
+    `path.py:attr@FOLDER`, `native:PATH.so:SYMBOL`, `faults:PATH:ID`; FOLDER is a virtual environment.
     """
     name, _, rest = text.partition(":")
     if name == "faults":
@@ -113,16 +116,37 @@ def resolve(text: str) -> BackendSpec:
         if not path or not fault:
             raise UnknownBackendError(f"backend {text!r}: write faults:PATH.py:FAULT_ID")
         return BackendSpec(text, "fault", rest)
+    if name == "native":
+        if not re.search(r".:[A-Za-z_]\w*$", rest):
+            raise UnknownBackendError(f"backend {text!r}: write native:PATH.so:SYMBOL")
+        return BackendSpec(text, "native", rest, definition=BackendDef("", "a C kernel of yours", memory_limit=0))
+    version = re.fullmatch(r"([\w.-]+)(==[^:@]+|@.*?)(?::((?:\w+=[^,:@]*,?)*))?", text)
+    if version and version[1] in BACKENDS:
+        return _elsewhere(text, version[1], version[2], version[3] or "")
     definition = BACKENDS.get(name) or table().get(name)
     if definition:
         options = tuple(sorted(_options(text, name, rest, definition)))
-        spelled = ",".join(f"{k}={v}" for k, v in options)
-        return BackendSpec(f"{name}:{spelled}" if spelled else name, "table", definition.module, options, definition)
-    if re.search(r":[A-Za-z_]\w*$", text):
-        return BackendSpec(text, "callable", text, definition=BackendDef("", "a callable of yours"))
+        return BackendSpec(_spelled(name, options), "table", definition.module, options, definition)
+    called = re.fullmatch(r"(.+?:[A-Za-z_]\w*)(@.+)?", text)
+    if called:
+        definition = BackendDef("", "a callable of yours")
+        return BackendSpec(text, "callable", called[1], definition=definition, environment=called[2] or "")
     close = difflib.get_close_matches(name, table(), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(sorted(table()))}"
     raise UnknownBackendError(f"unknown backend {name!r}: {hint}")
+
+
+def _elsewhere(text: str, name: str, environment: str, rest: str) -> BackendSpec:
+    definition = BACKENDS[name]
+    if not definition.distribution:
+        able = ", ".join(n for n, row in sorted(BACKENDS.items()) if row.distribution)
+        raise UnknownBackendError(f"backend {text!r}: {name} runs in this environment only; any version of: {able}")
+    options = tuple(sorted(_options(text, name, rest, definition)))
+    return BackendSpec(_spelled(name + environment, options), "table", definition.module, options, definition, environment)
+
+
+def _spelled(name: str, options: tuple[tuple[str, str], ...]) -> str:
+    return f"{name}:{','.join(f'{k}={v}' for k, v in options)}" if options else name
 
 
 def _options(text: str, name: str, rest: str, definition: BackendDef) -> list[tuple[str, str]]:

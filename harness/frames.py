@@ -77,7 +77,9 @@ def _sets(judged: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     weighed = judged.assign(sum=judged["sized"] * judged["set_size"])
     table = weighed.groupby(by)[["sized", "sum", "ties"]].sum()
     whole = table["sized"].where(table["sized"] > 0, np.nan)
-    return pd.DataFrame({"sized": table["sized"], "set_size": table["sum"] / whole, "ties_share": table["ties"] / whole})
+    return pd.DataFrame(
+        {"sized": table["sized"], "set_size": table["sum"] / whole, "ties_share": table["ties"] / whole}
+    )
 
 
 def by_profile(rows: pd.DataFrame) -> pd.DataFrame:
@@ -137,5 +139,12 @@ def tables(records: Sequence[Record]) -> Tables:
     """Everything that the reports count, from one frame."""
     rows = frame(records)
     return Tables(
-        matrix(rows), by_dtype(rows), by_operator(rows), by_backend(rows), quality(rows), formulas(rows), by_profile(rows), len(records)
+        matrix(rows),
+        by_dtype(rows),
+        by_operator(rows),
+        by_backend(rows),
+        quality(rows),
+        formulas(rows),
+        by_profile(rows),
+        len(records),
     )

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
+from opgauge.reports.tables import repro_line
 
 from . import frames
-
-def repro(record: Record) -> str:
-    """The line that reproduces a record."""
-    case = record.detail.get("smaller", {}).get("case", record.case)
-    return f"opgauge repro '{case}' --backend '{record.backend}'"
 
 
 def findings(records: Sequence[Record], informative: Collection[str] = ()) -> list[Finding]:
@@ -21,10 +17,10 @@ def findings(records: Sequence[Record], informative: Collection[str] = ()) -> li
         if r.backend in informative:
             continue
         if r.status in FINDINGS:
-            found.append(Finding(str(r.status), f"{r.op}/{r.label} on {r.backend}", r.message, repro(r), r.detail))
+            found.append(Finding(str(r.status), f"{r.op}/{r.label} on {r.backend}", r.message, repro_line(r), r.detail))
         elif r.status is Status.INVALID:
             text = f"a case of our own suite is not legal: {r.message}"
-            found.append(Finding("invalid", f"{r.op}/{r.label}", text, repro(r), r.detail))
+            found.append(Finding("invalid", f"{r.op}/{r.label}", text, repro_line(r), r.detail))
     return found + untrusted(records, informative)
 
 

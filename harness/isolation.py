@@ -16,7 +16,6 @@ LINUX = sys.platform.startswith("linux")
 WINDOWS = os.name == "nt"
 _PR_SET_PDEATHSIG = 1
 _F_SETPIPE_SZ = 1031
-_ONE, _HALF_ULP, _SUBNORMAL = 1.0, 2.0**-53, 5e-324
 
 
 def die_with_parent(parent: int) -> None:
@@ -59,6 +58,14 @@ def enlarge_pipe(fd: int) -> None:
 def start_options() -> dict[str, bool]:
     """A session of its own: the terminal's Ctrl-C stays with us, and a kill reaches a kernel's children too."""
     return {} if WINDOWS else {"start_new_session": True}
+
+
+def shared_memory(name: str) -> int:
+    """A descriptor of memory that no file names and that dies with its holders; -1 where there is none."""
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    except (AttributeError, OSError):
+        return -1
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -109,22 +116,3 @@ def _wait_windows(fds: Sequence[int], timeout_s: float, writable: int) -> list[i
         if ready or time.monotonic() >= deadline:
             return ready
         time.sleep(0.0005)
-
-
-def process_state() -> dict[str, str]:
-    """What a kernel may leave behind that falsifies every later case of its process."""
-    up, down = _ONE + _HALF_ULP, -_ONE - _HALF_ULP
-    over = _ONE + 1.5 * _HALF_ULP
-    if over == _ONE:
-        rounding = "downward" if down != -_ONE else "toward zero"
-    else:
-        rounding = "upward" if up != _ONE else "nearest"
-    try:
-        folder = os.getcwd()
-    except OSError:
-        folder = "(gone)"
-    return {
-        "rounding mode": rounding,
-        "subnormal numbers": "kept" if _SUBNORMAL * _ONE > 0 else "flushed to zero",
-        "working directory": folder,
-    }

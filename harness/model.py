@@ -17,7 +17,7 @@ import onnx
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.case import id_of
 from opgauge.reference_engine.errors import CaseError
-from opgauge.reference_engine.types import Array, Attr, Case
+from opgauge.reference_engine.types import Arg, Array, Attr, Case
 from opgauge.suites.profiles import tensor
 
 # (first opset of ai.onnx, lowest IR version that may carry it)
@@ -34,10 +34,13 @@ def output_names(case: Case) -> tuple[str, ...]:
     return tuple(f"y{i}" for i in range(len(case.outputs)))
 
 
-def set_attribute(proto: onnx.AttributeProto, name: str, value: Attr) -> None:
+def set_attribute(proto: onnx.AttributeProto, name: str, value: Attr | Arg) -> None:
     """The attribute kinds that a case can spell; an empty tuple is a list of integers."""
     proto.name = name
-    if not isinstance(value, tuple):
+    if isinstance(value, Arg):
+        proto.type = onnx.AttributeProto.TENSOR
+        set_tensor(proto.t, value.name, value.dtype, tensor(value, 0, 0))
+    elif not isinstance(value, tuple):
         if isinstance(value, str):
             proto.s, proto.type = value.encode(), onnx.AttributeProto.STRING
         elif isinstance(value, float):

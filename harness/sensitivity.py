@@ -116,12 +116,14 @@ def measure(
 
 def subjects(rows: Sequence[CaseSpec], cases: int, seed: int) -> list[check.Subject]:
     """The cases that a run would draw, one from each row in turn."""
-    lists: list[list[check.Subject]] = []
-    for row in rows:
-        found: list[check.Subject] = []
-        generate.explore(row, cases, seed, lambda _, case, row=row, found=found: found.append(check.subject_of(case, row.label)))
-        lists.append(found)
+    lists = [_drawn(row, cases, seed) for row in rows]
     return [s for group in zip_longest(*lists) for s in group if s is not None]
+
+
+def _drawn(row: CaseSpec, cases: int, seed: int) -> list[check.Subject]:
+    found: list[check.Subject] = []
+    generate.explore(row, cases, seed, lambda _, case: found.append(check.subject_of(case, row.label)))
+    return found
 
 
 def judge_fault(path: Path, fault: FaultDef, op: str, cases: Sequence[check.Subject]) -> Outcome:

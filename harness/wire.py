@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Sequence
+from typing import Any, Sequence, Tuple
 
 import numpy as np
 
@@ -40,6 +40,7 @@ MAX_PAYLOAD = 1 << 30
 MAX_RANK = 64  # numpy's own limit
 SHARED_FROM = 64 << 10  # bytes; below it the pipe is as fast
 _PADDING = bytes(64)
+Tensor = Tuple[str, Sequence[int], bytes]  # dtype word, shape, row-major bytes
 
 
 class WireError(Exception):
@@ -53,7 +54,7 @@ def word_of(dtype: np.dtype) -> str:
     return _WORD.get(dtype, "")
 
 
-def encode(header: dict[str, Any], tensors: Sequence[tuple[str, Sequence[int], bytes]], shared: Any = None) -> bytes:
+def encode(header: dict[str, Any], tensors: Sequence[Tensor], shared: Any = None) -> bytes:
     """One frame of tensors (dtype word, shape, row-major bytes); `shared` is a buffer that may take the payload."""
     payload = sum(len(data) + -len(data) % 64 for _, _, data in tensors)
     described = {**header, "tensors": [[word, list(shape)] for word, shape, _ in tensors]}

@@ -4,42 +4,41 @@
 
 Requests come in on what was standard input, replies go out on what was standard output. Both are moved to
 private descriptors before the adapter is loaded: what a kernel prints lands in the captured standard error.
+
+Portable: in a foreign environment it runs on Python 3.8 with numpy, the runtime and nothing else (environment.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
-import importlib
-import importlib.util
 import json
+import mmap
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Mapping, NamedTuple, NoReturn, Sequence
 
 import numpy as np
 
-from opgauge.backends import BackendSpec, resolve
-from opgauge.reference_engine import dtypes as dt
-from opgauge.reference_engine.errors import BackendUnavailableError, OpgaugeError, UnsupportedError
-from opgauge.reference_engine.types import Array, Status
+from opgauge.reference_engine.errors import OpgaugeError, UnsupportedError
 
-from . import isolation, wire
+from . import adapters, guard, isolation, watch, wire
+from .adapters import load_callable as load_callable
 
-Runner = Callable[[bytes, Mapping[str, Array]], Any]
 MESSAGE_LENGTH = 400
+PASS, FAIL, UNSUPPORTED, OOM = "pass", "fail", "unsupported", "oom"
+LEAK, FLAKY, UNWRITTEN, CLOBBERED, OVERRUN = "leak", "flaky", "unwritten", "clobbered", "overrun"
+LEAK_LEAST = 512 << 10  # bytes that one call may keep before it is asked again
+LEAK_CALLS = 8
+LEAK_EACH = 64 << 10
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class Result(NamedTuple):
     """One call: outputs, their bits at that moment, what the adapter counted and timed."""
 
-    arrays: list[Array]
+    arrays: list[np.ndarray]
     bits: list[bytes]
     counts: dict[str, int]
     times_ns: dict[str, int]
@@ -48,7 +47,7 @@ class Result(NamedTuple):
 class _Stop(Exception):
     """Ends a case with its status."""
 
-    def __init__(self, status: Status, message: str) -> None:
+    def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
         self.status, self.message = status, message
 
@@ -63,85 +62,40 @@ def _explain(error: BaseException) -> str:
     return clean(f"{type(error).__name__}: {error}")
 
 
-# ---- loading
+# ---- one call
 
 
-@contextlib.contextmanager
-def _importing_from(folder: str) -> Iterator[None]:
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
+class Places(NamedTuple):
+    """Where a call finds its inputs and, where known, its outputs."""
+
+    inputs: dict[str, np.ndarray]
+    buffers: list[tuple[guard.Buffer, np.ndarray, bytes]]
+    outputs: list[np.ndarray]
+    out_buffers: list[guard.Buffer]
 
 
-def _module_at(path: str) -> ModuleType:
-    file = Path(path).resolve()
-    spec = importlib.util.spec_from_file_location(f"opgauge_loaded_{file.stem}", file)
-    if not file.is_file() or spec is None or spec.loader is None:
-        raise BackendUnavailableError(f"no Python file {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    with _importing_from(str(file.parent)):
-        spec.loader.exec_module(module)
-    return module
-
-
-def _load_fault(target: str) -> Runner:
-    path, _, name = target.rpartition(":")
-    module = _module_at(path)
-    rows = [*getattr(module, "FAULTS", ()), *getattr(module, "BENIGN", ())]
-    fault = next((row for row in rows if row.id == name), None)
-    if fault is None:
-        raise BackendUnavailableError(f"{path} has no fault {name!r}")
-    if hasattr(fault, "reset"):
-        fault.reset()
-    return lambda model, inputs: fault.run(model, inputs, base="ort")
-
-
-def load_callable(target: str) -> Callable[..., Any]:
-    """The object at `module:attr` or `path.py:attr`. Raises: BackendUnavailableError."""
-    place, _, name = target.rpartition(":")
-    if place.endswith(".py"):
-        module = _module_at(place)
-    else:
-        with _importing_from(os.getcwd()):
-            module = importlib.import_module(place)
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        raise BackendUnavailableError(f"{place} has no {name!r}") from None
-
-
-def load_adapter(spec: BackendSpec) -> tuple[Runner, Callable[[], Mapping[str, str]]]:
-    """The adapter's run and info. Raises: BackendUnavailableError."""
-    if spec.kind == "fault":
-        return _load_fault(spec.target), dict
-    if spec.kind == "callable":
-        return load_callable(spec.target), dict
-    module = importlib.import_module(spec.target)
-    return module.load(**dict(spec.options)), module.info
-
-
-# ---- one case
-
-
-def _call(run: Runner, model: bytes, inputs: Mapping[str, Array], n_outputs: int) -> Result:
+def _call(run: Any, model: bytes, places: Places, n_outputs: int) -> Result:
     """Run once and take the bits. Raises: _Stop."""
     start = time.perf_counter_ns()
     try:
-        returned = run(model, dict(inputs))
+        if places.outputs:
+            returned = run.into(model, dict(places.inputs), places.outputs)
+        else:
+            returned = run(model, dict(places.inputs))
     except (UnsupportedError, NotImplementedError) as error:
-        raise _Stop(Status.UNSUPPORTED, clean(error)) from None
+        raise _Stop(UNSUPPORTED, clean(error)) from None
     except MemoryError as error:
-        raise _Stop(Status.OOM, f"raised {_explain(error)}") from None
+        raise _Stop(OOM, f"raised {_explain(error)}") from None
     except BaseException as error:  # SystemExit too: a kernel may do anything
         if type(error).__module__.startswith("onnxruntime."):  # an adapter of the user's own on top of onnxruntime
-            raise _Stop(Status.UNSUPPORTED, _explain(error)) from None
-        raise _Stop(Status.FAIL, f"raised {_explain(error)}") from None
+            raise _Stop(UNSUPPORTED, _explain(error)) from None
+        raise _Stop(FAIL, f"raised {_explain(error)}") from None
     elapsed = time.perf_counter_ns() - start
     counts, times = getattr(returned, "counts", {}), getattr(returned, "times_ns", {})
-    arrays = _outputs(getattr(returned, "outputs", returned), n_outputs)
+    if places.outputs:
+        arrays = [y.copy() for y in places.outputs]
+    else:
+        arrays = _outputs(getattr(returned, "outputs", returned), n_outputs)
     return Result(
         arrays,
         [a.tobytes() for a in arrays],
@@ -150,131 +104,234 @@ def _call(run: Runner, model: bytes, inputs: Mapping[str, Array], n_outputs: int
     )
 
 
-def _outputs(outputs: Any, n_outputs: int) -> list[Array]:
+def _outputs(outputs: Any, n_outputs: int) -> list[np.ndarray]:
     if not isinstance(outputs, (list, tuple)):
-        raise _Stop(Status.FAIL, f"returned {type(outputs).__name__}, not a list of arrays")
+        raise _Stop(FAIL, f"returned {type(outputs).__name__}, not a list of arrays")
     if n_outputs and len(outputs) != n_outputs:
-        raise _Stop(Status.FAIL, f"returned {len(outputs)} outputs, the model has {n_outputs}")
+        raise _Stop(FAIL, f"returned {len(outputs)} outputs, the model has {n_outputs}")
     for i, y in enumerate(outputs):
         if not isinstance(y, np.ndarray):
-            raise _Stop(Status.FAIL, f"output {i} is {type(y).__name__}, not a numpy array")
-        if y.dtype not in dt.WORD:
-            raise _Stop(Status.FAIL, f"output {i} has numpy dtype {y.dtype}, which no ONNX type has")
+            raise _Stop(FAIL, f"output {i} is {type(y).__name__}, not a numpy array")
+        if not wire.word_of(y.dtype):
+            raise _Stop(FAIL, f"output {i} has numpy dtype {y.dtype}, which no ONNX type has")
     if sum(y.nbytes for y in outputs) > wire.MAX_PAYLOAD // 2:
-        raise _Stop(Status.OOM, f"outputs of {sum(y.nbytes for y in outputs)} bytes are more than a reply carries")
+        raise _Stop(OOM, f"outputs of {sum(y.nbytes for y in outputs)} bytes are more than a reply carries")
     return list(outputs)
 
 
-def differing(a: Array, b: Array) -> int:
+def _is_float(array: np.ndarray) -> bool:
+    return "float" in wire.word_of(array.dtype)
+
+
+def differing(a: np.ndarray, b: np.ndarray) -> int:
     """Elements whose bits differ; any NaN equals any other."""
-    bits = np.dtype(f"u{a.dtype.itemsize}")
-    differs = np.frombuffer(a.tobytes(), bits) != np.frombuffer(b.tobytes(), bits)
-    if dt.is_float(dt.word_of(a.dtype)):
-        differs &= ~(np.isnan(a).ravel() & np.isnan(b).ravel())
-    return int(differs.sum())
+    return int(guard.differing(a, b, _is_float(a)).sum())
 
 
-def _check_inputs(names: Sequence[str], inputs: Sequence[Array], pristine: bytes, payload: Array, base: int) -> None:
-    """Raises: _Stop naming the input that the kernel wrote to."""
-    if payload[base:].tobytes() == pristine:  # a memoryview compares byte by byte, 20 times slower
-        return
-    offset = 0
-    for name, x in zip(names, inputs, strict=True):
-        if pristine[offset : offset + x.nbytes] != x.tobytes():
-            before = np.frombuffer(pristine, x.dtype, x.size, offset).reshape(x.shape)
-            raise _Stop(Status.CLOBBERED, f"input {name!r} changed: {differing(before, x)} of {x.size} elements")
-        offset += x.nbytes + -x.nbytes % 64
-    raise _Stop(Status.OVERRUN, "wrote between the inputs, past the end of one of them")
+# ---- one case
 
 
-def _check_again(first: Result, later: Result) -> None:
+class Case(NamedTuple):
+    """A request, unpacked."""
+
+    model: bytes
+    names: list[str]
+    inputs: list[np.ndarray]
+    repeats: int
+    n_outputs: int
+
+
+def _place(memory: guard.Memory, case: Case, right: bool, strict: bool, poison: int, specs: Sequence[Any]) -> Places:
+    memory.release()
+    inputs, buffers = {}, []
+    for name, x in zip(case.names, case.inputs):
+        made, view = memory.place(name, x, right, x.dtype.itemsize if strict else guard.ALIGNED)
+        inputs[name] = view
+        buffers.append((made, view, made.area.tobytes()))
+    outputs, out_buffers = [], []
+    for i, (dtype, shape) in enumerate(specs):
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        made = memory.buffer(str(i), nbytes, right, dtype.itemsize if strict else guard.ALIGNED)
+        made.area[made.start : made.start + nbytes] = poison
+        out_buffers.append(made)
+        outputs.append(guard.array_in(made, dtype, shape))
+    return Places(inputs, buffers, outputs, out_buffers)
+
+
+def _check_places(places: Places) -> None:
+    """Raises: _Stop naming the buffer that the kernel wrote to, or beside."""
+    try:
+        for made, view, pristine in places.buffers:
+            guard.check_input(made, view, pristine, _is_float(view))
+        for made in places.out_buffers:
+            guard.check_outside(made, "output")
+    except guard.GuardError as error:
+        raise _Stop(error.status, error.message) from None
+
+
+def _check_again(first: Result, later: Result, poisons: Sequence[int]) -> None:
     """Raises: _Stop where a later call gave something else or changed what the first had returned."""
-    for i, (array, bits) in enumerate(zip(first.arrays, first.bits, strict=True)):
+    for i, (array, bits) in enumerate(zip(first.arrays, first.bits)):
         if array.tobytes() != bits:
-            raise _Stop(Status.FLAKY, f"earlier result overwritten by a later call (output {i})")
+            raise _Stop(FLAKY, f"earlier result overwritten by a later call (output {i})")
     if len(first.arrays) != len(later.arrays):
-        raise _Stop(Status.FLAKY, f"{len(first.arrays)} outputs, then {len(later.arrays)} in a later call")
-    for i, (a, b) in enumerate(zip(first.arrays, later.arrays, strict=True)):
+        raise _Stop(FLAKY, f"{len(first.arrays)} outputs, then {len(later.arrays)} in a later call")
+    for i, (a, b) in enumerate(zip(first.arrays, later.arrays)):
         if (a.dtype, a.shape) != (b.dtype, b.shape):
-            raise _Stop(Status.FLAKY, f"output {i} is {a.dtype}{a.shape}, then {b.dtype}{b.shape} in a later call")
-        n = 0 if first.bits[i] == later.bits[i] else differing(a, b)
+            raise _Stop(FLAKY, f"output {i} is {a.dtype}{a.shape}, then {b.dtype}{b.shape} in a later call")
+        if first.bits[i] == later.bits[i]:
+            continue
+        holes = guard.unwritten(a, b, poisons)
+        if holes:
+            raise _Stop(UNWRITTEN, f"{holes} of {a.size} elements of output {i} were never written")
+        n = differing(a, b)
         if n:
-            raise _Stop(Status.FLAKY, f"a later call differs in {n} of {a.size} elements of output {i}")
+            raise _Stop(FLAKY, f"a later call differs in {n} of {a.size} elements of output {i}")
 
 
-def serve(run: Runner, header: Mapping[str, Any], payload: Array) -> tuple[dict[str, Any], Sequence[wire.Tensor]]:
-    """One request to one reply: run `repeats` times, hold the results against each other and the inputs."""
-    model, *inputs = wire.tensors_of(dict(header), payload)
-    names = header["names"]
-    base = model.nbytes + -model.nbytes % 64
-    pristine = payload[base:].tobytes()
-    before = isolation.process_state()
+def _check_leak(run: Any, case: Case, places: Places, fd: int) -> None:
+    """Raises: _Stop where resident memory grows with every call."""
+    seen = [watch.load(fd).rss]
+    for _ in range(LEAK_CALLS):
+        _call(run, case.model, places, case.n_outputs)
+        seen.append(watch.load(fd).rss)
+    growth = min(b - a for a, b in zip(seen, seen[1:]))
+    if growth >= LEAK_EACH:
+        each = (seen[-1] - seen[0]) // LEAK_CALLS >> 10
+        raise _Stop(LEAK, f"resident memory grows by {each} KiB in every call ({LEAK_CALLS} calls)")
+
+
+def _specs(run: Any, case: Case, first: Result | None) -> Sequence[Any]:
+    """(dtype, shape) of the outputs where they can be given to the kernel. Raises: _Stop."""
+    if getattr(run, "into", None) is None:
+        return ()
+    if run.shapes is None:
+        return [(a.dtype, a.shape) for a in first.arrays] if first else ()
+    try:
+        return run.shapes(case.model, dict(zip(case.names, case.inputs)))
+    except UnsupportedError as error:
+        raise _Stop(UNSUPPORTED, clean(error)) from None
+
+
+def _calls(run: Any, case: Case, memory: guard.Memory | None, fd: int, times: dict[str, int]) -> Result:
+    """Run `repeats` times (a strict kernel once more, left-flush) and hold everything against each other."""
+    strict = bool(getattr(run, "strict", False)) and memory is not None
+    start = watch.load(fd)
+    after_first = start
     first: Result | None = None
+    places = Places(dict(zip(case.names, case.inputs)), [], [], [])
+    pristine = [x.tobytes() for x in case.inputs] if memory is None else []
+    for i in range(case.repeats + strict):
+        poison = guard.POISONS[i % 2]
+        if memory is not None:
+            if i == 0 or getattr(run, "into", None) is not None:
+                places = _place(memory, case, i < case.repeats, strict, poison, _specs(run, case, first))
+            guard.poison_allocations(poison)
+        try:
+            result = _call(run, case.model, places, case.n_outputs)
+            if memory is not None:
+                _check_places(places)
+            else:
+                _check_plain(case, pristine)
+        except _Stop as stop:
+            if first is None or stop.status in (OVERRUN, CLOBBERED):
+                raise
+            raise _Stop(FLAKY, f"call {i + 1}: {stop.message}") from None
+        times["call%d" % (i + 1)] = result.times_ns.pop("run")
+        if first is None:
+            first, after_first = result, watch.load(fd)
+        elif i < case.repeats:
+            _check_again(first, result, guard.POISONS)
+    now = watch.load(fd)
+    left = watch.grown(start if strict else after_first, now)
+    if left:
+        raise _Stop(LEAK, f"left behind: {left}")
+    assert first is not None
+    if case.repeats > 1 and now.rss - after_first.rss > LEAK_LEAST + 2 * sum(map(len, first.bits)):
+        _check_leak(run, case, places, fd)
+    return first
+
+
+def _check_plain(case: Case, pristine: Sequence[bytes]) -> None:
+    for name, x, before in zip(case.names, case.inputs, pristine):
+        if x.tobytes() != before:
+            count = differing(np.frombuffer(before, x.dtype).reshape(x.shape), x) or x.size
+            raise _Stop(CLOBBERED, f"input {name!r} changed: {count} of {x.size} elements")
+
+
+def serve(
+    run: Any, header: Mapping[str, Any], payload: Any, memory: guard.Memory | None, fd: int
+) -> tuple[dict[str, Any], list[Any]]:
+    """One request to one reply."""
+    model, *inputs = wire.tensors_of(dict(header), payload)
+    case = Case(model.tobytes(), header["names"], inputs, header["repeats"], header["n_outputs"])
+    before = watch.state()
     times: dict[str, int] = {}
     try:
-        for i in range(header["repeats"]):
-            try:
-                result = _call(run, model.tobytes(), dict(zip(names, inputs, strict=True)), header["n_outputs"])
-            except _Stop as stop:
-                raise stop if first is None else _Stop(Status.FLAKY, f"call {i + 1}: {stop.message}") from None
-            _check_inputs(names, inputs, pristine, payload, base)
-            times[f"call{i + 1}"] = result.times_ns.pop("run")
-            if first is None:
-                first = result
-            else:
-                _check_again(first, result)
-        after = isolation.process_state()
-        left = [f"{k} {after[k]} (was {before[k]})" for k in before if before[k] != after[k]]
+        first = _calls(run, case, memory, fd, times)
+        left = watch.changes(before, watch.state())
         if left:
-            raise _Stop(Status.LEAK, f"left the process changed: {'; '.join(left)}")
+            raise _Stop(LEAK, f"left the process changed: {left}")
     except _Stop as stop:
         # Its process may be damaged: the next case gets a new one.
-        retire = stop.status not in (Status.FAIL, Status.UNSUPPORTED)
+        retire = stop.status not in (FAIL, UNSUPPORTED) or bool(watch.changes(before, watch.state()))
         return {"status": stop.status, "message": stop.message, "times_ns": times, "retire": retire}, []
-    assert first is not None
-    reply = {"status": Status.PASS, "counts": first.counts, "times_ns": {**first.times_ns, **times}}
-    tensors = [(dt.word_of(a.dtype), a.shape, b) for a, b in zip(first.arrays, first.bits, strict=True)]
-    return reply, tensors
+    reply = {"status": PASS, "counts": first.counts, "times_ns": {**first.times_ns, **times}}
+    return reply, [(wire.word_of(a.dtype), a.shape, b) for a, b in zip(first.arrays, first.bits)]
 
 
 # ---- the process
 
 
-def _read(fd: int, view: memoryview) -> None:
-    while view:
-        count = os.readv(fd, [view]) if hasattr(os, "readv") else _read_windows(fd, view)
-        if not count:  # the client is gone
-            os._exit(0)
-        view = view[count:]
+class Channel:
+    """The pipes to the client and the memory shared with it."""
 
+    def __init__(self, source: int, sink: int, inbox: int, outbox: int) -> None:
+        self.source, self.sink = source, sink
+        self._shared = [inbox, outbox]
+        self._maps: list[Any] = [None, None]
+        self._buffer = bytearray()
 
-def _read_windows(fd: int, view: memoryview) -> int:
-    data = os.read(fd, len(view))
-    view[: len(data)] = data
-    return len(data)
+    def shared(self, which: int) -> Any:
+        """What the client made of this size by now."""
+        fd = self._shared[which]
+        if fd < 0:
+            return b""
+        size = os.fstat(fd).st_size
+        if size and (self._maps[which] is None or len(self._maps[which]) != size):
+            self._maps[which] = memoryview(mmap.mmap(fd, size))
+        return self._maps[which] if size else b""
 
+    def _fill(self, count: int) -> None:
+        while len(self._buffer) < count:
+            data = os.read(self.source, max(1 << 16, count - len(self._buffer)))
+            if not data:  # the client is gone
+                os._exit(0)
+            self._buffer += data
 
-def _aligned(nbytes: int) -> Array:
-    """Kernels see every tensor at a multiple of 64 bytes: alignment alone may change a sum's last bit."""
-    raw = np.empty(nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + nbytes]
+    def receive(self, copied: bool) -> tuple[dict[str, Any], Any]:
+        """The next request; its payload is aligned, a view of shared memory unless `copied`."""
+        self._fill(wire.PREFIX.size)
+        header_length, payload_length = wire.lengths(bytes(self._buffer[: wire.PREFIX.size]))
+        start = wire.PREFIX.size + header_length
+        self._fill(start + payload_length)
+        header = wire.decode_header(bytes(self._buffer[wire.PREFIX.size : start]))
+        in_shared = wire.shared_length(header, len(self.shared(0)))
+        if in_shared and not copied:
+            payload = np.frombuffer(self.shared(0), np.uint8, in_shared)
+        else:
+            payload = guard.aligned(in_shared or payload_length)
+            source = self.shared(0)[:in_shared] if in_shared else memoryview(self._buffer)[start:].toreadonly()
+            payload[:] = np.frombuffer(source, np.uint8, len(payload))
+            del source
+        self._buffer = self._buffer[start + payload_length :]
+        return header, payload
 
-
-def _receive(fd: int) -> tuple[dict[str, Any], Array]:
-    prefix = bytearray(wire.PREFIX.size)
-    _read(fd, memoryview(prefix))
-    header_length, payload_length = wire.lengths(bytes(prefix))
-    text, payload = bytearray(header_length), _aligned(payload_length)
-    _read(fd, memoryview(text))
-    _read(fd, payload.data)
-    return wire.decode_header(bytes(text)), payload
-
-
-def _send(fd: int, header: dict[str, Any], tensors: Sequence[wire.Tensor] = ()) -> None:
-    view = memoryview(wire.encode(header, tensors))
-    while view:
-        view = view[os.write(fd, view) :]
+    def send(self, header: dict[str, Any], tensors: Sequence[Any] = ()) -> None:
+        large = sum(len(data) for _, _, data in tensors) > wire.SHARED_FROM
+        view = memoryview(wire.encode(header, tensors, self.shared(1) if large else None))
+        while view:
+            view = view[os.write(self.sink, view) :]
 
 
 def _take_over_pipes() -> tuple[int, int]:
@@ -296,26 +353,29 @@ def main() -> NoReturn:
     faulthandler.enable(2)
     sys.argv = ["opgauge.worker"]
     myself = os.getpid()
+    channel = Channel(source, sink, *settings.get("shared", (-1, -1)))
     try:
-        spec = resolve(settings["backend"])
-        run, info = load_adapter(spec)
+        adapter = adapters.load(settings["kind"], settings["target"], settings["options"])
     except (OpgaugeError, ImportError, OSError, AttributeError) as error:
-        _send(sink, {"unavailable": clean(error) or type(error).__name__})
+        channel.send({"unavailable": clean(error) or type(error).__name__})
         os._exit(0)
     except BaseException as error:
-        _send(sink, {"unavailable": f"cannot be loaded: {_explain(error)}"})
+        channel.send({"unavailable": f"cannot be loaded: {_explain(error)}"})
         os._exit(0)
-    _send(sink, {"ready": True})
+    watch.prepare()
+    guarded = settings.get("guard", "loose")
+    memory = None if guarded == "plain" else guard.Memory(loose=guarded == "loose")
+    channel.send({"ready": True})
     while True:
-        header, payload = _receive(source)
+        header, payload = channel.receive(copied=memory is not None)
         if header.get("want") == "info":
-            said = {**info(), **dict(spec.options)}
-            _send(sink, {"info": {str(k): str(v) for k, v in said.items()}})
+            said = {**adapter.info(), **settings["options"]}
+            channel.send({"info": {str(k): str(v) for k, v in said.items()}})
             continue
-        reply, tensors = serve(run, header, payload)
+        reply, tensors = serve(adapter.run, header, payload, memory, source)
         if os.getpid() != myself:  # a kernel forked and its child came back here
             os._exit(0)
-        _send(sink, reply, tensors)
+        channel.send(reply, tensors)
 
 
 if __name__ == "__main__":

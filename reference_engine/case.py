@@ -5,7 +5,7 @@
 Fields are separated by `/`: operator (`domain::Operator` outside ai.onnx), the row's label, `op` and the
 opset, inputs `name=dtype:shape:content` (`!` after the name marks an initializer, `name=` an absent
 input), attributes `@name=kind:value`, outputs `>`-free as `y=dtype`, the data profile, `s` and the seed.
-Shape `-` is a scalar, `0x3` is empty. Content is a profile (`normal`, `near@128@12`) or literal elements,
+`t` is the kind of a tensor, spelled like an input. Shape `-` is a scalar, `0x3` is empty. Content is a profile (`normal`, `near@128@12`) or literal elements,
 which start with a digit or a sign: `0.5`, `1,-1`, `+inf`, `+nan`.
 """
 
@@ -50,7 +50,9 @@ def _arg(arg: Arg) -> str:
     return f"{arg.name}{'!' if arg.const else ''}={arg.dtype}:{_shape(arg.shape)}:{content}"
 
 
-def _attr(name: str, value: Attr) -> str:
+def _attr(name: str, value: Attr | Arg) -> str:
+    if isinstance(value, Arg):
+        return f"@{name}=t:{_arg(value).partition('=')[2]}"
     many = isinstance(value, tuple)
     items = value if isinstance(value, tuple) else (value,)
     kind = next((k for k, t in _KINDS.items() if items and isinstance(items[0], t)), "i")
@@ -80,9 +82,11 @@ def _parse_arg(field: str) -> Arg:
     return Arg(name, dtype, shape, profile, tuple(_parse_number(p) for p in params), const=const)
 
 
-def _parse_attr(field: str) -> tuple[str, Attr]:
+def _parse_attr(field: str) -> tuple[str, Attr | Arg]:
     name, _, rest = field[1:].partition("=")
     kind, _, text = rest.partition(":")
+    if kind == "t":
+        return name, _parse_arg(f"{name}={text}")
     convert = _KINDS[kind.lower()]
     if kind.isupper():
         return name, tuple(convert(v) for v in text.split(",")) if text else ()
@@ -93,7 +97,9 @@ def parse_id(text: str) -> tuple[Case, str]:
     """The case that an id spells, and its label. Raises: CaseError naming the field that cannot be read."""
     fields = text.strip().split("/")
     if len(fields) < 6:
-        raise CaseError(f"case id {text[:80]!r} has {len(fields)} fields, expected at least 6: see `opgauge list --cases`")
+        raise CaseError(
+            f"case id {text[:80]!r} has {len(fields)} fields, expected at least 6: see `opgauge list --cases`"
+        )
     head, label, opset, *middle = fields
     *middle, outputs, profile, seed = middle
     domain, _, op = head.rpartition("::")
@@ -101,6 +107,8 @@ def parse_id(text: str) -> tuple[Case, str]:
         args = tuple(_parse_arg(f) for f in middle if not f.startswith("@"))
         attrs = tuple(_parse_attr(f) for f in middle if f.startswith("@"))
         outs = tuple(outputs.removeprefix("y=").split(","))
-        return Case(op, domain, int(opset.removeprefix("op")), args, outs, attrs, int(seed.removeprefix("s")), profile), label
+        return Case(
+            op, domain, int(opset.removeprefix("op")), args, outs, attrs, int(seed.removeprefix("s")), profile
+        ), label
     except (ValueError, KeyError) as error:
         raise CaseError(f"case id {text[:200]!r} cannot be read: {error}") from error

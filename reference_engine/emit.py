@@ -62,6 +62,7 @@ class Emitter:
     opset: int = 0
     onnx_opset: int = 0
     n_outputs: int = 1
+    uncertain: dict[str, Array] = field(default_factory=dict)
 
     def __call__(self, primitive: str, *inputs: Value, fn: str = "", **attrs: Any) -> Value:
         definition = PRIMITIVES[primitive]
@@ -74,12 +75,14 @@ class Emitter:
         self.specs[name] = spec
         return Value(name, spec)
 
-    def constant(self, array: Any) -> Value:
-        """A constant of the graph; the array's dtype decides the tensor's."""
+    def constant(self, array: Any, uncertain: Array | None = None) -> Value:
+        """A constant of the graph; the array's dtype decides the tensor's. See `Graph.uncertain`."""
         data = np.asarray(array)
         name = f"%c{len(self.constants)}"
         self.constants[name] = data
         self.specs[name] = TensorSpec(data.shape, dt.word_of(data.dtype))
+        if uncertain is not None:
+            self.uncertain[name] = uncertain
         return Value(name, self.specs[name])
 
     def data(self, value: Value, what: str) -> Array:

@@ -27,6 +27,8 @@ def evaluate(
     results: dict[int, Real] = {}
     for name, array in graph.constants.items():
         values[name] = r.leaf(array, graph.specs[name].dtype, policy.ftz)
+        if name in graph.uncertain:
+            values[name] = r.uncertain(values[name], graph.uncertain[name])
     for name in graph.inputs:
         values[name] = r.leaf(feeds[name], graph.specs[name].dtype, policy.ftz)
     wanted = {name: index for index, name in enumerate(graph.outputs)}
@@ -34,7 +36,7 @@ def evaluate(
         primitive = PRIMITIVES[node.primitive]
         made = primitive.exact(*(values[n] for n in node.inputs), fn=node.fn, policy=policy, **node.attrs)
         values[node.output] = made
-        index = wanted.get(node.output)
+        index = wanted.get(node.output, -1)
         if forced and index in forced:
             results[index] = made
             values[node.output] = r.leaf(forced[index].reshape(made.shape), made.dtype, policy.ftz)
@@ -48,7 +50,7 @@ def accept(x: Real, policy: Policy) -> Exact:
     return _accept_float(x, policy)
 
 
-def _mask(mask: Array | bool, shape: tuple[int, ...]) -> Array | None:
+def _mask(mask: r.Mask, shape: tuple[int, ...]) -> Array | None:
     return np.broadcast_to(mask, shape) if np.any(mask) else None
 
 
@@ -59,7 +61,17 @@ def _accept_integer(x: Real) -> Exact:
     else:
         lo, hi = x.lo, x.hi
     quantized = x.real if x.zero_point is not None else None
-    return Exact(x.dtype, value, np.asarray(lo), np.asarray(hi), x.members, None, _mask(x.hazard, x.shape), quantized, x.zero_point)
+    return Exact(
+        x.dtype,
+        value,
+        np.asarray(lo),
+        np.asarray(hi),
+        x.members,
+        None,
+        _mask(x.hazard, x.shape),
+        quantized,
+        x.zero_point,
+    )
 
 
 def _accept_float(x: Real, policy: Policy) -> Exact:

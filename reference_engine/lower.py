@@ -44,7 +44,7 @@ def lower(model: bytes | onnx.ModelProto, feeds: Mapping[str, Array]) -> Graph:
     outputs = tuple(_output(emit, name.name, values) for name in graph.output)
     names = tuple(o.name for o in graph.output)
     bound = tuple(sorted(emit.bound))
-    return Graph(tuple(emit.nodes), inputs, outputs, names, emit.specs, emit.constants, bound, _forced(graph, names))
+    return Graph(tuple(emit.nodes), inputs, outputs, names, emit.specs, emit.constants, bound, _forced(graph, names), emit.uncertain)
 
 
 CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
@@ -57,7 +57,9 @@ def _refuse(proto: onnx.ModelProto) -> None:
         raise UnknownOperatorError(f"the model defines functions ({names}); inline them first (onnx.inliner)")
     for index, node in enumerate(proto.graph.node):
         if node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx"):
-            raise UnknownOperatorError(f"{describe(node, index)}: control flow is not supported, only straight-line graphs are")
+            raise UnknownOperatorError(
+                f"{describe(node, index)}: control flow is not supported, only straight-line graphs are"
+            )
     for info in (*proto.graph.input, *proto.graph.output):
         kind = info.type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
@@ -90,6 +92,11 @@ def parse(model: bytes) -> onnx.ModelProto:
 
 
 def _initializer(emit: Emitter, tensor: onnx.TensorProto) -> Value:
+    return emit.constant(_elements(tensor))
+
+
+def _elements(tensor: onnx.TensorProto) -> Array:
+    """Raises: ModelError, ShapeError, DtypeError naming the tensor."""
     dtype = dt.word_of_onnx(tensor.data_type)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise ModelError(f"initializer {tensor.name!r} is stored outside the model; only embedded data is read")
@@ -99,10 +106,12 @@ def _initializer(emit: Emitter, tensor: onnx.TensorProto) -> Value:
         array = numpy_helper.to_array(tensor)
     except Exception as error:  # numpy and protobuf raise several kinds for one cause
         raise ModelError(f"initializer {tensor.name!r} cannot be read: {str(error)[:200]}") from error
-    return emit.constant(np.asarray(array, dt.numpy_dtype(dtype)))
+    return np.asarray(array, dt.numpy_dtype(dtype))
 
 
-def _inputs(emit: Emitter, graph: onnx.GraphProto, feeds: Mapping[str, Array], values: dict[str, Value]) -> tuple[str, ...]:
+def _inputs(
+    emit: Emitter, graph: onnx.GraphProto, feeds: Mapping[str, Array], values: dict[str, Value]
+) -> tuple[str, ...]:
     names = []
     for info in graph.input:
         if info.name in values and info.name not in feeds:
@@ -144,10 +153,14 @@ def operator_of(node: onnx.NodeProto, where: str) -> OperatorDef:
     try:
         return OPERATORS[domain, node.op_type]
     except KeyError:
-        raise UnknownOperatorError(f"{where}: no lowering for this operator; `opgauge list --operators` shows all") from None
+        raise UnknownOperatorError(
+            f"{where}: no lowering for this operator; `opgauge list --operators` shows all"
+        ) from None
 
 
-def _lower_node(emit: Emitter, node: onnx.NodeProto, index: int, opsets: Mapping[str, int], values: dict[str, Value]) -> None:
+def _lower_node(
+    emit: Emitter, node: onnx.NodeProto, index: int, opsets: Mapping[str, int], values: dict[str, Value]
+) -> None:
     where = describe(node, index)
     if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
         _constant(emit, node, where, values)
@@ -170,7 +183,9 @@ def _lower_node(emit: Emitter, node: onnx.NodeProto, index: int, opsets: Mapping
     results = operator.lower(emit, *arguments, **attributes)
     for made in emit.nodes[before:]:
         if emit.specs[made.output].size > MAX_ELEMENTS:
-            raise ShapeError(f"{where}: {made.kind} would hold {emit.specs[made.output]}, more than {MAX_ELEMENTS} elements")
+            raise ShapeError(
+                f"{where}: {made.kind} would hold {emit.specs[made.output]}, more than {MAX_ELEMENTS} elements"
+            )
     results = results if isinstance(results, tuple) else (results,)
     for name, value in zip(node.output, results, strict=False):
         if name in values:
@@ -225,8 +240,11 @@ def _attributes(node: onnx.NodeProto, operator: OperatorDef, where: str) -> dict
         value = onnx.helper.get_attribute_value(attribute)
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
-        elif isinstance(value, onnx.GraphProto | onnx.TensorProto):
-            raise UnknownOperatorError(f"{where}: attribute {attribute.name!r} holds a graph or a tensor, which is not supported")
+        elif isinstance(value, onnx.TensorProto):
+            value.name = value.name or attribute.name
+            value = _elements(value)
+        elif isinstance(value, onnx.GraphProto):
+            raise UnknownOperatorError(f"{where}: attribute {attribute.name!r} holds a graph, which is not supported")
         found[attribute.name] = tuple(value) if isinstance(value, list) else value
     return found
 
@@ -234,4 +252,6 @@ def _attributes(node: onnx.NodeProto, operator: OperatorDef, where: str) -> dict
 def _check_arity(operator: OperatorDef, count: int, where: str) -> None:
     _, least, most = _signature(operator.lower)
     if count < least or (most is not None and count > most):
-        raise ModelError(f"{where}: {count} inputs, expected {least}{'' if most == least else f' to {most}' if most else ' or more'}")
+        raise ModelError(
+            f"{where}: {count} inputs, expected {least}{'' if most == least else f' to {most}' if most else ' or more'}"
+        )

@@ -14,7 +14,7 @@ exact and the radius is 0: that is what makes ties and integer-valued data a tes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,8 @@ import numpy as np
 from . import dtypes as dt
 from .types import Array
 
-Mask = Array | bool
+Mask = Array | np.bool | bool
+Part = Array | np.bool | float | bool | None
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def leaf(array: Array, dtype: str, ftz: bool = False) -> Real:
     """An input: exact by definition."""
     if not dt.is_float(dtype):
         return Real(np.asarray(array), dtype)
-    value = np.asarray(array).astype(wide(dtype))
+    value: Array = np.asarray(array).astype(wide(dtype))
     floor = (dt.NORMAL if ftz else dt.TINY)[computes_in(dtype)]
     return Real(value, dtype, grid=grid_of(value), structured=few_values(value), floor=floor)
 
@@ -301,9 +302,9 @@ def _spread(a: Real, b: Real, shape: tuple[int, ...], also: Mask = False) -> Mas
     """An undecided element of a factor makes its whole row or column undecided."""
     mask = also
     if np.any(a.hazard):
-        mask = mask | np.broadcast_to(np.broadcast_to(a.hazard, a.shape).any(-1)[..., None], shape)
+        mask = mask | np.broadcast_to(np.expand_dims(np.broadcast_to(a.hazard, a.shape).any(-1), -1), shape)
     if np.any(b.hazard):
-        mask = mask | np.broadcast_to(np.broadcast_to(b.hazard, b.shape).any(-2)[..., None, :], shape)
+        mask = mask | np.broadcast_to(np.expand_dims(np.broadcast_to(b.hazard, b.shape).any(-2), -2), shape)
     return mask
 
 
@@ -319,7 +320,12 @@ def total(x: Real) -> Real:
     return Real(value, x.dtype, mag, k, err, _least(x.grid), hazard | also, **traits(x))
 
 
-def function(x: Real, fn: Callable[[Array], Array], slope: Callable[[Array, Array], Array], limit: Callable[[Array, float], Array]) -> Real:
+def function(
+    x: Real,
+    fn: Callable[[Array], Array],
+    slope: Callable[[Array, Array], Array],
+    limit: Callable[[Array, float], Array],
+) -> Real:
     """y = fn(x): |slope| times the inherited radius plus the function's own limit (N5).
 
     `slope(x, y)` bounds |fn'| near x; `limit(y, unit)` is the accuracy that honest libraries reach.
@@ -355,7 +361,7 @@ def elementwise(x: Real, fn: Callable[[Array], Array]) -> Real:
 def move(x: Real, fn: Callable[[Array], Array]) -> Real:
     """Apply the same movement to everything that a Real carries."""
 
-    def maybe(part: Array | float | bool | None) -> Array | float | bool | None:
+    def maybe(part: Part) -> Part:
         return fn(np.broadcast_to(part, x.shape)) if isinstance(part, np.ndarray) else part
 
     return Real(
@@ -376,3 +382,31 @@ def move(x: Real, fn: Callable[[Array], Array]) -> Real:
         x.structured,
         x.floor,
     )
+
+
+def uncertain(x: Real, other: Array) -> Real:
+    """A constant that kernels compute themselves: within `other` of a float, or the integer `other` instead."""
+    if dt.is_float(x.dtype):
+        return replace(x, err=other, structured=False)
+    return replace(x, members=(x.value, other), lo=np.minimum(x.value, other), hi=np.maximum(x.value, other))
+
+
+def either(options: Sequence[Real]) -> Real:
+    """Any of several tensors of one shape, chosen element by element: a set where they are exact, else a radius."""
+    first = options[0]
+    values = [part for x in options for part in (x.members or (x.value,))]
+    listed = all((x.members or x.exact) for x in options)
+    hazard = hazard_of(*options)
+    if first.dtype == "bool":
+        return replace(first, hazard=hazard | np.logical_or.reduce([v != first.value for v in values]))
+    if not dt.is_float(first.dtype):
+        lo = np.minimum.reduce([v.astype(np.int64) for v in (*values, *(x.lo for x in options if x.lo is not None))])
+        hi = np.maximum.reduce([v.astype(np.int64) for v in (*values, *(x.hi for x in options if x.hi is not None))])
+        return replace(first, lo=lo, hi=hi, members=tuple(values) if listed else (), hazard=hazard)
+    with np.errstate(invalid="ignore"):
+        gap = np.maximum.reduce([np.where(v == first.value, 0.0, np.abs(v - first.value)) for v in values])
+    # A set of values can hold infinities, a radius cannot; NaN beside a number is left undecided.
+    hazard = hazard | np.isnan(gap) | (False if listed else np.isinf(gap))
+    err = np.maximum.reduce([np.broadcast_to(x.err, x.shape) for x in options]) + np.nan_to_num(gap, nan=0.0, posinf=0.0)
+    mag = None if all(x.mag is None for x in options) else np.maximum.reduce([x.magnitude for x in options])
+    return replace(first, mag=mag, err=err, members=tuple(values) if listed else (), hazard=hazard, ieee=False)

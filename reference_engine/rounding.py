@@ -38,7 +38,9 @@ def saturate(v: Array, dtype: str) -> Array:
     return clipped.astype(np.int64)
 
 
-def accept(v: Array, radius: Array, zero_point: Array, dtype: str, policy: Policy, zp_inside: bool = False) -> tuple[Array, Array]:
+def accept(
+    v: Array, radius: Array, zero_point: Array, dtype: str, policy: Policy, zp_inside: bool = False
+) -> tuple[Array, Array]:
     """lo, hi with lo <= sat(R(v') + zero_point) <= hi for every honest v' and declared mode R
 
     Shapes: v, radius equal; zero_point broadcastable.

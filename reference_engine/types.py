@@ -87,14 +87,17 @@ class Arg:
 
 @dataclass(frozen=True)
 class Case:
-    """One single-operator model with its inputs, spelled completely by `case.id_of` (DESIGN: drawn values)."""
+    """One single-operator model with its inputs, spelled completely by `case.id_of` (DESIGN: drawn values).
+
+    An attribute that holds a tensor is an `Arg` with literal elements.
+    """
 
     op: str
     domain: str
     opset: int
     args: tuple[Arg, ...]
     outputs: tuple[str, ...]
-    attrs: tuple[tuple[str, Attr], ...] = ()
+    attrs: tuple[tuple[str, Attr | Arg], ...] = ()
     seed: int = 0
     profile: str = "plain"
 
@@ -139,7 +142,8 @@ class Graph:
 
     `bound` names the run-time inputs whose *content* decided a shape or an attribute, so that a plan
     may be reused only for the same content. `forced` are output indices that other outputs are judged
-    against as returned (see `OperatorDef.forced`).
+    against as returned (see `OperatorDef.forced`). `uncertain` constants that an honest kernel computes
+    itself: how far from a float one it may be, what an integer one may be instead.
     """
 
     nodes: tuple[Node, ...]
@@ -150,6 +154,7 @@ class Graph:
     constants: Mapping[str, Array]
     bound: tuple[str, ...] = ()
     forced: tuple[int, ...] = ()
+    uncertain: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,9 @@ class Policy:
 
     def __str__(self) -> str:
         default = Policy()
-        changed = [f"{k}={getattr(self, k)}" for k in self.__dataclass_fields__ if getattr(self, k) != getattr(default, k)]
+        changed = [
+            f"{k}={getattr(self, k)}" for k in self.__dataclass_fields__ if getattr(self, k) != getattr(default, k)
+        ]
         return " ".join(changed) or "default"
 
 

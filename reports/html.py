@@ -261,7 +261,7 @@ def _failures(records: Sequence[Record], full: int) -> dict[str, Any]:
         if i < full:
             block["full"].append(_block(record))
         else:
-            block["lines"].append(repro_line(clean(record.case, 600)))
+            block["lines"].append(repro_line(record, 600))
     for block in listed.values():
         block["more"] = block["cases"] - len(block["full"]) - len(block["lines"])
     shown = sum(b["cases"] for b in listed.values())
@@ -279,7 +279,7 @@ def _block(record: Record) -> dict[str, Any]:
         "tie": any(r["tie_distance"] is not None for r in rows),
         "real": any(r["real"] is not None for r in rows),
         "wider": wider(record.detail),
-        "repro": repro_line(clean(record.case, 4000)),
+        "repro": repro_line(record),
         "heat": heat(record.detail.get("positions"), record.detail.get("shape")),
     }
 

@@ -97,4 +97,4 @@ def _evidence(record: Record) -> str:
     ]
     if said := wider(record.detail):
         lines.append(f"a wider policy: {said}")
-    return "\n".join([*lines, repro_line(clean(record.case, 4000))])
+    return "\n".join([*lines, repro_line(record)])

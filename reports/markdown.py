@@ -102,7 +102,7 @@ def _top(records: Sequence[Record], findings: Sequence[Finding]) -> list[str]:
         for row in offending(record.detail, 1):
             got = f"{element(row['index'])}: expected {acceptance(row['expected'])}, got {element(row['got'])}"
             lines.append(f"<br>element {escape(got)}")
-        lines += ["", code(repro_line(record.case)), ""]
+        lines += ["", code(repro_line(record)), ""]
     for finding in rules:
         said = f"{escape(finding.subject, 160)}: {escape(finding.message, 400)}"
         lines += [f"**! {escape(finding.rule, 60)}** {said}", ""]

@@ -125,18 +125,24 @@ def _links(records: Iterable[Record]) -> tuple[str, ...]:
 
 def rule_findings(findings: Iterable[Finding], records: Iterable[Record]) -> list[Finding]:
     """Findings that are not simply a red record: stale deviations, untrusted shares, lost support, gates."""
-    cases = {r.case for r in records if r.status in FINDINGS}
+    lines = {repro_line(r) for r in records if r.status in FINDINGS}
     statuses = {str(s) for s in FINDINGS}
-    return [f for f in findings if f.rule not in statuses and repro_case(f.repro) not in cases]
+    return [f for f in findings if f.rule not in statuses and f.repro not in lines]
 
 
-def repro_case(text: str) -> str:
-    return text.removeprefix("opgauge repro").strip().strip("'\"")
+def repro_line(record: Record, limit: int = 4000) -> str:
+    """The shell line that runs a record again: the smaller case where one was found."""
+    case = clean(smaller(record.detail) or record.case, limit)
+    return f"opgauge repro {quoted(case)} --backend {quoted(clean(record.backend, 200))}"
 
 
-def repro_line(case: str) -> str:
-    """The shell line that runs a case again."""
-    return "opgauge repro '" + case.replace("'", "'\\''") + "'"
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def smaller(detail: Mapping[str, Any]) -> str:
+    """The id of a smaller case that fails in the same way, or nothing."""
+    return str((detail.get("smaller") or {}).get("case", ""))
 
 
 def offending(detail: Mapping[str, Any], limit: int = 8) -> list[dict[str, Any]]:

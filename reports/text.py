@@ -13,7 +13,7 @@ from rich.text import Text
 from opgauge.reference_engine.types import Finding, Record
 
 from .legend import MARKS, NO_RESULT, STATUSES, acceptance, clean, element, number, share
-from .tables import Tables, grid, offending, red, repro_line, rule_findings, verdict, wider
+from .tables import Tables, grid, offending, red, repro_line, rule_findings, smaller, verdict, wider
 
 STYLES = {"bad": "bold red", "note": "magenta", "warn": "yellow", "dim": "dim", "ok": "green", "none": "bold yellow"}
 FAILURES = 10
@@ -73,8 +73,6 @@ def failure(record: Record) -> Text:
     text = Text()
     text.append(f"{mark.glyph} {record.status}", STYLES[mark.tone])
     text.append(f"  {clean(record.op, 60)} {clean(record.label, 60)} on {clean(record.backend, 60)}", "bold")
-    if record.outside:
-        text.append(f"  {record.outside:,} of {record.elements:,} elements outside")
     if record.message:
         text.append(f"\n  {clean(record.message, 400)}")
     for row in offending(record.detail, ELEMENTS):
@@ -85,7 +83,7 @@ def failure(record: Record) -> Text:
             text.append(f"; {element(row['tie_distance'])} from the nearest tie")
     if said := wider(record.detail):
         text.append(f"\n  a wider policy: {said}")
-    text.append(f"\n  {repro_line(clean(record.case, 4000))}", "cyan")
+    text.append(f"\n  {'smaller case: ' if smaller(record.detail) else ''}{repro_line(record)}", "cyan")
     return text
 
 

@@ -56,6 +56,7 @@ def collect(lowered: Collection[tuple[str, str]], names: Collection[str] = ()) -
     for case in cases:
         if names and case.name not in names:
             continue
+        assert case.model is not None
         operators = {(node.domain, node.op_type) for node in case.model.graph.node}
         if not operators <= set(lowered):
             continue
@@ -68,6 +69,7 @@ def collect(lowered: Collection[tuple[str, str]], names: Collection[str] = ()) -
 
 def _unusable(case: onnx.backend.test.case.test_case.TestCase) -> str:
     """Why a test on lowered operators cannot be a case of tensors, or an empty string."""
+    assert case.data_sets is not None
     values = [v for side in case.data_sets[0] for v in side]
     if kinds := sorted(
         {type(v).__name__ for v in values if not isinstance(v, np.ndarray | np.generic | onnx.TensorProto)}
@@ -84,6 +86,7 @@ def _array(value: Array | onnx.TensorProto) -> Array:
 
 
 def _node_test(case: onnx.backend.test.case.test_case.TestCase) -> NodeTest:
+    assert case.model is not None and case.data_sets is not None
     inputs, outputs = case.data_sets[0]
     names = [i.name for i in case.model.graph.input]
     return NodeTest(

@@ -169,14 +169,15 @@ def average_pool(draw: Draw, dtype: str) -> Case:
 
 
 @st.composite
-def global_average_pool(draw: Draw, dtype: str) -> Case:
+def global_pool(draw: Draw, op: str, dtype: str) -> Case:
     rank = pick(draw, (2, 1, 3))
     spatial = tuple(pick(draw, (7, 1, 2, 3, 5, 8, 13, 16, 17) if rank < 3 else (2, 3, 1, 5)) for _ in range(rank))
     channels = min(pick(draw, (33, 16, 65, 3, 96)), max(4000 // math.prod(spatial), 3))
     shape = (between(draw, 1, 3), channels, *spatial)
-    profile = pick(draw, ("normal", "integers", "positive", "wide", "cancel"))
+    profile = pick(draw, ("normal", "negative", "integers") if op == "GlobalMaxPool" else FLOAT_SUMS[:-1])
     kind = "plain" if profile == "normal" else profile
-    return d.make_case(draw, "GlobalAveragePool", (Arg("X", dtype, shape, profile),), (dtype,), profile=kind)
+    opset = 22 if dtype == "bfloat16" else 13
+    return d.make_case(draw, op, (Arg("X", dtype, shape, profile),), (dtype,), opset=opset, profile=kind)
 
 
 REDUCTIONS = {
@@ -191,5 +192,6 @@ CASES = (
     *d.rows("Softmax", "ONNX Softmax-13", ("float32", "float64"), softmax),
     *d.rows("MaxPool", "ONNX MaxPool-12", ("float32", "int8", "uint8"), max_pool),
     *d.rows("AveragePool", "ONNX AveragePool-11 and -19", ("float32",), average_pool),
-    *d.rows("GlobalAveragePool", "ONNX GlobalAveragePool-1", ("float32",), global_average_pool),
+    *d.rows("GlobalAveragePool", "ONNX GlobalAveragePool-1", ("float32",), global_pool, "GlobalAveragePool"),
+    *d.rows("GlobalMaxPool", "ONNX GlobalMaxPool-1", ("float32",), global_pool, "GlobalMaxPool"),
 )

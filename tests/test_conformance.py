@@ -32,7 +32,11 @@ def test_every_row_passes_on_the_reference_our_engine_and_onnxruntime(clients, p
     records: list[Record] = []
     for row in rows_of(part, 4):
         check.check_row(row, BUDGET, 0, clients, records.append, shrink=False)
-    bad = [(r.backend, str(r.status), r.case, r.message) for r in records if r.status in FINDINGS or r.status is Status.INVALID]
+    bad = [
+        (r.backend, str(r.status), r.case, r.message)
+        for r in records
+        if r.status in FINDINGS or r.status is Status.INVALID
+    ]
     assert not bad
     ours = [r for r in records if r.backend in ("exact", "cpu")]
     assert {r.status for r in ours} <= {Status.PASS, Status.UNTRUSTED}
@@ -71,7 +75,15 @@ def test_a_witness_that_passes_is_a_stale_deviation(clients, monkeypatch):
     from opgauge import expectations
 
     row = expectations.Deviation(
-        "gone", ("Relu",), "onnxruntime", "*", "", "v >= 0", "Relu/float32/op13/X=float32:8:normal/y=float32/plain/s1", "was fixed", "-"
+        "gone",
+        ("Relu",),
+        "onnxruntime",
+        "*",
+        "",
+        "v >= 0",
+        "Relu/float32/op13/X=float32:8:normal/y=float32/plain/s1",
+        "was fixed",
+        "-",
     )
     monkeypatch.setattr(expectations, "load", lambda path=None: (row,))
     records: list[Record] = []

@@ -29,7 +29,9 @@ INFO = {"version": "1.32.0", "arch": "x86_64 avx2"}
 def exact() -> Exact:
     real = np.asarray([1.0, 500.0, 600.0])
     value = np.asarray([1, 255, 255], np.uint8)
-    return Exact("uint8", value, value.astype(np.int64), value.astype(np.int64), real=real, zero_point=np.zeros(3, np.int64))
+    return Exact(
+        "uint8", value, value.astype(np.int64), value.astype(np.int64), real=real, zero_point=np.zeros(3, np.int64)
+    )
 
 
 def explained(got: list[int], op: str = "QLinearMul") -> Status:

@@ -4,7 +4,18 @@ import math
 
 import pytest
 
-from opgauge.frames import UNTRUSTED_LIMIT, by_backend, by_dtype, by_operator, by_profile, formulas, frame, matrix, quality, tables
+from opgauge.frames import (
+    UNTRUSTED_LIMIT,
+    by_backend,
+    by_dtype,
+    by_operator,
+    by_profile,
+    formulas,
+    frame,
+    matrix,
+    quality,
+    tables,
+)
 from opgauge.reference_engine.types import MISBEHAVIOUR, Record, Status
 from opgauge.reports.legend import JUDGED, MARKS, MISBEHAVED
 

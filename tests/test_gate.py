@@ -9,7 +9,16 @@ import pytest
 from opgauge import gate
 from opgauge.reference_engine.types import FINDINGS, Record, Status
 
-GOOD = Record("Relu/float32/op13/X=float32:2:normal/y=float32/plain/s1", "operators", "Relu", "float32", "plain", "cpu", Status.PASS, elements=10)
+GOOD = Record(
+    "Relu/float32/op13/X=float32:2:normal/y=float32/plain/s1",
+    "operators",
+    "Relu",
+    "float32",
+    "plain",
+    "cpu",
+    Status.PASS,
+    elements=10,
+)
 
 
 def test_passes_and_refusals_are_no_findings():
@@ -29,7 +38,9 @@ def test_an_informative_backend_has_no_findings():
     assert gate.findings([replace(GOOD, backend="onnx-reference", status=Status.FAIL)], ["onnx-reference"]) == []
 
 
-@pytest.mark.parametrize(("vacuous", "profile", "found"), [(2, "plain", 0), (3, "plain", 1), (3, "special", 0), (11, "special", 1)])
+@pytest.mark.parametrize(
+    ("vacuous", "profile", "found"), [(2, "plain", 0), (3, "plain", 1), (3, "special", 0), (11, "special", 1)]
+)
 def test_too_many_passes_that_prove_nothing_are_a_finding(vacuous, profile, found):
     records = [replace(GOOD, profile=profile)] * (100 - vacuous)
     records += [replace(GOOD, profile=profile, status=Status.UNTRUSTED)] * vacuous

@@ -21,7 +21,12 @@ DEFAULT = Policy()
 def requantized(multiplier: float, zero_point: int, policy: Policy = DEFAULT) -> Exact:
     acc = r.leaf(RNG.integers(-120, 120, (1, 1, 400)).astype(np.int32), "int32")
     made = PRIMITIVES["Requantize"].exact(
-        acc, r.leaf(np.asarray([multiplier], F), "float32"), r.leaf(np.asarray([zero_point], np.uint8), "uint8"), fn="", to="uint8", policy=policy
+        acc,
+        r.leaf(np.asarray([multiplier], F), "float32"),
+        r.leaf(np.asarray([zero_point], np.uint8), "uint8"),
+        fn="",
+        to="uint8",
+        policy=policy,
     )
     return accept(made, policy)
 
@@ -60,7 +65,9 @@ def test_half_to_even_accepts_nothing_else_on_ties(rounding, status, zero_point)
     assert verdict(exact, with_rounding(exact, rounding)).status is status
 
 
-@pytest.mark.parametrize(("name", "rounding"), [("away", away), ("up", up), ("floor", np.floor), ("trunc", np.trunc), ("even", np.rint)])
+@pytest.mark.parametrize(
+    ("name", "rounding"), [("away", away), ("up", up), ("floor", np.floor), ("trunc", np.trunc), ("even", np.rint)]
+)
 def test_a_declared_mode_is_accepted_and_only_that_one(name, rounding):
     exact = requantized(0.5, 100, Policy(round=(name,)))
     modes = {"away": away, "up": up, "floor": np.floor, "trunc": np.trunc, "even": np.rint}
@@ -72,7 +79,12 @@ def test_a_declared_mode_is_accepted_and_only_that_one(name, rounding):
 def test_zero_point_added_before_rounding_needs_to_be_declared():
     inside = Policy(zp_inside=True)
     exact, allowed = requantized(0.5, 101), requantized(0.5, 101, inside)
-    assert exact.zero_point is not None and allowed.zero_point is not None and exact.real is not None and allowed.real is not None
+    assert (
+        exact.zero_point is not None
+        and allowed.zero_point is not None
+        and exact.real is not None
+        and allowed.real is not None
+    )
     got = np.clip(np.rint(exact.real + exact.zero_point), 0, 255).astype(np.uint8)
     assert verdict(exact, got).status is Status.FAIL
     got = np.clip(np.rint(allowed.real + allowed.zero_point), 0, 255).astype(np.uint8)
@@ -139,7 +151,12 @@ def test_what_happened_to_the_worker_is_the_verdict():
 def test_a_pass_that_saturates_everywhere_is_untrusted():
     acc = r.leaf(np.full((1, 1, 50), 10_000, np.int32), "int32")
     made = PRIMITIVES["Requantize"].exact(
-        acc, r.leaf(np.asarray([1.0], F), "float32"), r.leaf(np.zeros(1, np.uint8), "uint8"), fn="", to="uint8", policy=DEFAULT
+        acc,
+        r.leaf(np.asarray([1.0], F), "float32"),
+        r.leaf(np.zeros(1, np.uint8), "uint8"),
+        fn="",
+        to="uint8",
+        policy=DEFAULT,
     )
     exact = accept(made, DEFAULT)
     assert verdict(exact, exact.value).status is Status.UNTRUSTED

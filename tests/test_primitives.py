@@ -25,9 +25,27 @@ def i8(*values: int) -> np.ndarray:
 # (primitive, fn, inputs, attributes, expected)
 MEANING = [
     ("Gemm", "", [X, X.transpose(0, 2, 1).copy()], {}, np.matmul(X, X.transpose(0, 2, 1))),
-    ("Gemm", "", [B.T.copy(), B, np.int8(1), np.int8(2)], {}, np.matmul(B.T.astype(np.int32) - 1, B.astype(np.int32) - 2)),
-    ("Gemm", "", [B, B.T.copy(), i8(1, 2, 3)[:, None], np.int8(0)], {}, np.matmul(B.astype(np.int32) - i8(1, 2, 3)[:, None], B.T.astype(np.int32))),
-    ("Im2col", "", [X[:1, :, :3], np.asarray(9, F)], GEOMETRY, np.asarray([[[[9, -10], [-11, -9]], [[9, -6], [-7, -5]], [[9, -2], [-3, -1]]]], F)),
+    (
+        "Gemm",
+        "",
+        [B.T.copy(), B, np.int8(1), np.int8(2)],
+        {},
+        np.matmul(B.T.astype(np.int32) - 1, B.astype(np.int32) - 2),
+    ),
+    (
+        "Gemm",
+        "",
+        [B, B.T.copy(), i8(1, 2, 3)[:, None], np.int8(0)],
+        {},
+        np.matmul(B.astype(np.int32) - i8(1, 2, 3)[:, None], B.T.astype(np.int32)),
+    ),
+    (
+        "Im2col",
+        "",
+        [X[:1, :, :3], np.asarray(9, F)],
+        GEOMETRY,
+        np.asarray([[[[9, -10], [-11, -9]], [[9, -6], [-7, -5]], [[9, -2], [-3, -1]]]], F),
+    ),
     ("Reduce", "sum", [X], {}, X.sum(-1)),
     ("Reduce", "max", [X], {}, X.max(-1)),
     ("Reduce", "min", [X], {}, X.min(-1)),
@@ -37,8 +55,20 @@ MEANING = [
     ("DataMove", "reshape", [X], {"shape": (6, 4)}, X.reshape(6, 4)),
     ("DataMove", "expand", [X[:, :1]], {"shape": (2, 3, 4)}, np.broadcast_to(X[:, :1], (2, 3, 4))),
     ("DataMove", "slice", [X], {"starts": (0, 2, 3), "ends": (2, -1, 0), "steps": (1, -2, -1)}, X[:, ::-2, 3:0:-1]),
-    ("DataMove", "pad", [X, np.asarray(5, F)], {"pads": (0, 1, -1, 0, 0, 2), "mode": "constant"}, np.pad(X[:, :, 1:], [(0, 0), (1, 0), (0, 2)], constant_values=5)),
-    ("DataMove", "pad", [X, np.asarray(0, F)], {"pads": (0, 0, 2, 0, 1, 1), "mode": "reflect"}, np.pad(X, [(0, 0), (0, 1), (2, 1)], mode="reflect")),
+    (
+        "DataMove",
+        "pad",
+        [X, np.asarray(5, F)],
+        {"pads": (0, 1, -1, 0, 0, 2), "mode": "constant"},
+        np.pad(X[:, :, 1:], [(0, 0), (1, 0), (0, 2)], constant_values=5),
+    ),
+    (
+        "DataMove",
+        "pad",
+        [X, np.asarray(0, F)],
+        {"pads": (0, 0, 2, 0, 1, 1), "mode": "reflect"},
+        np.pad(X, [(0, 0), (0, 1), (2, 1)], mode="reflect"),
+    ),
     ("DataMove", "concat", [X, X[:, :1]], {"axis": 1}, np.concatenate([X, X[:, :1]], 1)),
     ("DataMove", "copy", [X], {}, X),
     ("Gather", "", [X, np.asarray([-1, 0], np.int64)], {}, X[:, [2, 0]]),
@@ -59,9 +89,27 @@ MEANING = [
     ("Elementwise", "tanh", [X], {}, np.tanh(X.astype(np.float64)).astype(F)),
     ("Elementwise", "sigmoid", [X], {}, (1 / (1 + np.exp(-X.astype(np.float64)))).astype(F)),
     ("Elementwise", "erf", [np.zeros(3, F)], {}, np.zeros(3, F)),
-    ("Quantize", "", [np.asarray([[[0.5, 1.5, -2.5, 99]]], F), F([1]), np.asarray([3], np.uint8)], {"to": "uint8"}, np.asarray([[[3, 5, 1, 102]]], np.uint8)),
-    ("Dequantize", "", [np.asarray([[[0, 5]]], np.uint8), F([0.5]), np.asarray([3], np.uint8)], {"to": "float32"}, np.asarray([[[-1.5, 1.0]]], F)),
-    ("Requantize", "", [np.asarray([[[5, -5, 7, 9999]]], np.int32), F([0.5]), i8(1)], {"to": "int8"}, np.asarray([[[3, -1, 5, 127]]], np.int8)),
+    (
+        "Quantize",
+        "",
+        [np.asarray([[[0.5, 1.5, -2.5, 99]]], F), F([1]), np.asarray([3], np.uint8)],
+        {"to": "uint8"},
+        np.asarray([[[3, 5, 1, 102]]], np.uint8),
+    ),
+    (
+        "Dequantize",
+        "",
+        [np.asarray([[[0, 5]]], np.uint8), F([0.5]), np.asarray([3], np.uint8)],
+        {"to": "float32"},
+        np.asarray([[[-1.5, 1.0]]], F),
+    ),
+    (
+        "Requantize",
+        "",
+        [np.asarray([[[5, -5, 7, 9999]]], np.int32), F([0.5]), i8(1)],
+        {"to": "int8"},
+        np.asarray([[[3, -1, 5, 127]]], np.int8),
+    ),
 ]
 
 
@@ -74,7 +122,11 @@ def specs(arrays: list[np.ndarray]) -> list[TensorSpec]:
     return [TensorSpec(np.shape(a), dt.word_of(np.asarray(a).dtype)) for a in arrays]
 
 
-@pytest.mark.parametrize(("primitive", "fn", "arrays", "attrs", "expected"), MEANING, ids=[f"{m[0]}.{m[1]}-{i}" for i, m in enumerate(MEANING)])
+@pytest.mark.parametrize(
+    ("primitive", "fn", "arrays", "attrs", "expected"),
+    MEANING,
+    ids=[f"{m[0]}.{m[1]}-{i}" for i, m in enumerate(MEANING)],
+)
 def test_value_shape_and_dtype_are_those_of_the_equation(primitive, fn, arrays, attrs, expected):
     made = run(primitive, fn, arrays, attrs)
     inferred = PRIMITIVES[primitive].infer(*specs(arrays), fn=fn, **attrs)
@@ -114,7 +166,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("primitive", "fn", "arrays", "attrs", "error"), REFUSED, ids=[f"{m[0]}.{m[1]}-{i}" for i, m in enumerate(REFUSED)])
+@pytest.mark.parametrize(
+    ("primitive", "fn", "arrays", "attrs", "error"), REFUSED, ids=[f"{m[0]}.{m[1]}-{i}" for i, m in enumerate(REFUSED)]
+)
 def test_impossible_shapes_and_types_are_typed_errors(primitive, fn, arrays, attrs, error):
     with pytest.raises(error):
         PRIMITIVES[primitive].infer(*specs(arrays), fn=fn, **attrs)
@@ -135,7 +189,17 @@ def test_integer_accumulation_wraps_and_remembers_what_it_was():
     assert not np.any(requantized.hazard)
 
 
-@pytest.mark.parametrize(("x", "to", "decided"), [(3e9, "int32", False), (np.nan, "int8", False), (np.inf, "uint8", False), (-1.0, "uint8", False), (-0.5, "uint8", True), (255.9, "uint8", True)])
+@pytest.mark.parametrize(
+    ("x", "to", "decided"),
+    [
+        (3e9, "int32", False),
+        (np.nan, "int8", False),
+        (np.inf, "uint8", False),
+        (-1.0, "uint8", False),
+        (-0.5, "uint8", True),
+        (255.9, "uint8", True),
+    ],
+)
 def test_a_cast_is_undecided_exactly_outside_the_target(x, to, decided):
     made = run("Elementwise", "cast", [np.asarray([x], F)], {"to": to})
     assert bool(np.any(made.hazard)) is not decided

@@ -103,7 +103,9 @@ def test_data_off_the_grid_leave_a_radius():
     assert r.radius(exact)[0, 0] > 0
 
 
-@pytest.mark.parametrize(("values", "grid"), [([3.0, 1.0], 1.0), ([0.5, 2.0], 0.5), ([96.0, 64.0], 32.0), ([0.0], 1.0), ([0.1], 2.0**-27)])
+@pytest.mark.parametrize(
+    ("values", "grid"), [([3.0, 1.0], 1.0), ([0.5, 2.0], 0.5), ([96.0, 64.0], 32.0), ([0.0], 1.0), ([0.1], 2.0**-27)]
+)
 def test_the_grid_is_the_largest_power_of_two_that_divides_all(values, grid):
     assert r.grid_of(np.asarray(values, F)) == grid
 
@@ -135,7 +137,10 @@ def test_every_way_to_form_a_multiplier_is_inside_six_roundings(form):
 
 
 def test_powers_of_two_make_a_multiplier_exact_per_element():
-    scales = r.div(r.mul(r.leaf(np.asarray([0.5, 0.25], F), "float32"), r.leaf(np.asarray([2.0, 2.0], F), "float32")), r.leaf(np.asarray([4.0, 4.0], F), "float32"))
+    scales = r.div(
+        r.mul(r.leaf(np.asarray([0.5, 0.25], F), "float32"), r.leaf(np.asarray([2.0, 2.0], F), "float32")),
+        r.leaf(np.asarray([4.0, 4.0], F), "float32"),
+    )
     acc = r.Real(np.asarray([3.0, 5.0]), "float32", grid=1.0)
     assert (r.radius(r.mul(acc, scales)) == 0).all()
 

@@ -204,7 +204,7 @@ def test_a_failure_shows_its_evidence():
         assert said in page
         assert said in shown
     assert "opgauge repro &#39;Conv/uint8/op21" in page
-    assert repro_line(records[0].case) in shown
+    assert repro_line(records[0]) in shown
     assert '<svg class="heat"' in page
     assert 'href="#red=Conv=cpu"' in page
     assert 'id="red=Conv=cpu"' in page

@@ -68,9 +68,17 @@ def on_gpu(
         assert any(mutate[0] in s.code for s in program.steps if isinstance(s, Dispatch)), "the mutant changes nothing"
         steps = tuple(replace(s, code=s.code.replace(*mutate)) if isinstance(s, Dispatch) else s for s in program.steps)
         program = replace(program, steps=steps)
-    loaded = dispatch.load_program(engine.device, program)
-    for buffer in loaded.owned if poison else ():
-        engine.device.gpu.queue.write_buffer(buffer, 0, poison * buffer.size)
+    acquire = dispatch.acquire
+
+    def poisoned(device, size):
+        buffer = acquire(device, size)
+        device.gpu.queue.write_buffer(buffer, 0, poison * buffer.size)
+        return buffer
+
+    with pytest.MonkeyPatch.context() as patch:
+        if poison:
+            patch.setattr(dispatch, "acquire", poisoned)
+        loaded = dispatch.load_program(engine.device, program)
     result = dispatch.run_program(engine.device, loaded, feeds)
     dispatch.unload(engine.device, loaded)
     return result
@@ -333,6 +341,25 @@ def test_ten_primitives_take_one_submit_and_one_readback(engine):
     assert first.counts["upload_bytes"] > second.counts["upload_bytes"] == inputs["x"].nbytes
     (expected,) = cpu.load()(data, inputs).outputs
     assert np.allclose(second.outputs[0], expected, rtol=1e-6)
+
+
+def test_what_depends_on_constants_alone_runs_once(engine):
+    from opgauge.backends.wgpu.plan import bind
+
+    inputs, w = {"x": draw("float32", (4, 8))}, draw("float32", (8, 3), 1)
+    data = model(node("MatMul", "x w"), inputs=inputs, w=w)
+    both = model(node("MatMul", "x w"), inputs={**inputs, "w": w})
+    held, given = engine(data, inputs), engine(both, {**inputs, "w": w})
+    # The weights are packed when the plan is made.
+    assert (held.counts["dispatch_count"], held.counts["prepare_submit_count"]) == (2, 1)
+    assert (given.counts["dispatch_count"], given.counts["prepare_submit_count"]) == (3, 0)
+    assert same_bits(held.outputs[0], given.outputs[0])
+    assert same_bits(held.outputs[0], inputs["x"] @ w)
+    # A buffer that is filled by parts must not be taken for a constant because its first part is one.
+    graph, feeds = primitive("DataMove", "concat", np.float32([1, 2]), np.float32([3]), axis=0)
+    half = replace(graph, inputs=("x1",), constants={"x0": feeds["x0"]})
+    assert not bind(half, FIND, engine.device.limit).once
+    assert same_bits(on_gpu(engine, half, {"x1": np.float32([5])}).outputs[0], np.float32([1, 2, 5]))
 
 
 def test_a_lost_device_is_a_typed_error_and_the_next_case_runs(engine, monkeypatch):

@@ -47,16 +47,21 @@ class Planned:
         return self.key == key and all(inputs[name].tobytes() == data for name, data in self.content.items())
 
 
-def load(disable: str = "", threads: str = "") -> Callable[[bytes, Mapping[str, Array]], RunResult]:
+def load(disable: str = "", only: str = "", threads: str = "") -> Callable[[bytes, Mapping[str, Array]], RunResult]:
     """The engine as a function of model bytes and run-time inputs.
 
+    `disable` and `only` are ids of graph rules joined by `+`; `disable=all` runs the graph as it was lowered.
     Raises: BackendUnavailableError for an option that asks for what this engine does not have.
     """
     if threads not in ("", "1"):
         raise BackendUnavailableError(f"cpu: threads={threads}: this engine runs on one thread; use threads=1")
-    if disable:
-        raise BackendUnavailableError(f"cpu: disable={disable}: this engine has no rule to disable")
+    from opgauge.reference_engine import passes
     from opgauge.reference_engine.lower import lower  # onnx is slow to import
+
+    try:
+        rules = passes.select(disable, only)
+    except passes.UnknownRuleError as error:
+        raise BackendUnavailableError(f"cpu: {error}") from error
 
     find = finder(kernels())
     plans: list[Planned] = []  # the last used at the end
@@ -69,6 +74,8 @@ def load(disable: str = "", threads: str = "") -> Callable[[bytes, Mapping[str, 
                 plans.append(plans.pop(at))
                 return kept.plan, True
         graph = lower(model, inputs)
+        if rules:
+            graph, _ = passes.optimise(graph, rules)
         fresh = Planned(key, {name: inputs[name].tobytes() for name in graph.bound}, plan(graph, find, "cpu"))
         plans.append(fresh)
         del plans[:-MAX_PLANS]
@@ -122,6 +129,8 @@ def info() -> dict[str, str]:
     import numba
     import numpy
 
+    from opgauge.reference_engine import passes
+
     from .compile import cache_folder, fuses, host_codegen, target_features
     from .reduce import SUM_ORDER
 
@@ -136,6 +145,7 @@ def info() -> dict[str, str]:
         "cpu": codegen.magic_tuple()[1],
         "features": " ".join(sorted(f for f in features if f.startswith(("avx", "fma", "sse4", "neon", "sve")))),
         "threads": "1",
+        "rules": passes.version(),
         "float_gemm_order": order,
         "float_sum_order": SUM_ORDER,
         "kernel_cache": folder.name if folder else "none: no folder can be written",

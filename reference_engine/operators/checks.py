@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .. import dtypes as dt
 from ..emit import Emitter, Value, cast
 from ..errors import DtypeError, ModelError, UnknownOperatorError
@@ -73,7 +75,7 @@ def versioned(lower: Callable[..., Any], **versions: Versions) -> Callable[..., 
     return checked
 
 
-_KINDS = {"int": int, "float": float, "str": str, "Ints": tuple}
+_KINDS = {"int": int, "float": float, "str": str, "Ints": tuple, "Array": np.ndarray}
 
 
 def complete(lower: Callable[..., Any]) -> Callable[..., Any]:

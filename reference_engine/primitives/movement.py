@@ -68,7 +68,7 @@ def exact_im2col(x: Real, pad_value: Real, *, fn: str = "", policy: Policy | Non
 def padded(x: Real, pad_value: Real, place: Callable[[Array, Any], Array]) -> Real:
     """Move with a fill: the fill is exact, so that it adds no error, only its own grid."""
 
-    def other(part: Array | float | bool | None, fill: Any) -> Any:
+    def other(part: r.Part, fill: Any) -> Any:
         return place(np.broadcast_to(part, x.shape), fill) if isinstance(part, np.ndarray) else part
 
     fill = pad_value.value[()]

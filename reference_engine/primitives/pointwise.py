@@ -47,9 +47,9 @@ def _integer(fn: Callable[[Array, Array], Array], a: Real, b: Real) -> Real:
     return Real(value, a.dtype, real=whole, hazard=_uncertain(a, b))
 
 
-def _uncertain(*xs: Real) -> Array | bool:
+def _uncertain(*xs: Real) -> r.Mask:
     """Elements of integer operands that are undecided, or where a rounding left a choice."""
-    mask: Array | bool = False
+    mask: r.Mask = False
     for x in xs:
         mask = mask | x.hazard
         if x.lo is not None and x.hi is not None:
@@ -174,7 +174,7 @@ def _function(name: str) -> Callable[..., Real]:
 def _where(cond: Real, x: Real, y: Real, policy: Policy) -> Real:
     chosen = cond.value
 
-    def pick(left: Array | float | bool, right: Array | float | bool) -> Array:
+    def pick(left: Any, right: Any) -> Array:
         return np.where(chosen, left, right)
 
     value = pick(x.value, y.value)
@@ -229,7 +229,7 @@ def _cast_to_float(x: Real, to: str) -> Real:
         if not dt.is_float(x.dtype) or x.exact:
             return _rounded(x, to)
         err = r.radius(x)
-        value = x.value.astype(r.wide(to))
+        value: Array = x.value.astype(r.wide(to))
         if dt.UNIT[to] > dt.UNIT[x.dtype]:
             err = np.where(err == 0, 0.0, r.narrowed(err, x.value, to))
             value = np.where(err == 0, x.value.astype(target).astype(r.wide(to)), value)

@@ -218,7 +218,7 @@ def gemm_transposes(graph: Graph, at: Index, node: Node, draft: Draft) -> str | 
         return None
     points = [draft.reshape(z, _turned(graph.specs[z].shape)) for z in reversed(zeros)]
     made = draft("Gemm", _transposed(graph, at, b, draft), _transposed(graph, at, a, draft), *points)
-    return draft.transpose(made, _swap(len(graph.specs[made if made in graph.specs else node.output].shape)))
+    return draft.transpose(made, _swap(len(draft.spec(made).shape)))
 
 
 def _turned(shape: Ints) -> Ints:

@@ -42,12 +42,24 @@ def _first(fn: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays, Arrays],
 
 def _drop_nan(operands: Arrays, outputs: Arrays) -> Arrays:
     with np.errstate(invalid="ignore"):
-        return [np.where(np.isnan(outputs[0]), np.fmax.reduce(np.broadcast_arrays(*operands)), outputs[0]).astype(outputs[0].dtype)]
+        return [
+            np.where(np.isnan(outputs[0]), np.fmax.reduce(np.broadcast_arrays(*operands)), outputs[0]).astype(
+                outputs[0].dtype
+            )
+        ]
 
 
 FAULTS = [
-    Planted("T1", "Relu", "numeric", "negative values leak", _first(lambda y: np.where(y == 0, -(y + 1), y).astype(y.dtype))),
-    Planted("T2", "Transpose", "indexing", "result in reversed order", _first(lambda y: y.ravel()[::-1].reshape(y.shape).copy())),
+    Planted(
+        "T1", "Relu", "numeric", "negative values leak", _first(lambda y: np.where(y == 0, -(y + 1), y).astype(y.dtype))
+    ),
+    Planted(
+        "T2",
+        "Transpose",
+        "indexing",
+        "result in reversed order",
+        _first(lambda y: y.ravel()[::-1].reshape(y.shape).copy()),
+    ),
     Planted("T3", "Max", "numeric", "NaN dropped", _drop_nan),
     Planted("T4", "Neg", "shape", "a leading dimension appears", _first(lambda y: y[None])),
 ]

@@ -1,0 +1,179 @@
+"""A kernel worker from outside: its process, its pipes, the memory shared with it, its last words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from opgauge.backends import BackendSpec
+
+from . import environment, isolation, wire
+from .worker import clean
+
+STDERR_KEPT = 4000
+LOOK_S = 0.2  # how often a worker without a reply is asked whether it still lives
+SHARED_STEP = 1 << 20
+# glibc checks its heap at every malloc and free
+HEAP_CHECK = {"LD_PRELOAD": "libc_malloc_debug.so.0", "GLIBC_TUNABLES": "glibc.malloc.check=3"}
+PLAIN, GUARD, LOOSE = "plain", "guard", "loose"
+
+
+class Ended(Exception):
+    """The worker died or spoke nonsense."""
+
+
+class Late(Exception):
+    """The time limit passed."""
+
+
+class Kernel:
+    """One process; nothing it says is believed before it was checked."""
+
+    def __init__(self, spec: BackendSpec, memory_limit: int, guarded: str = GUARD, heap_check: bool = False) -> None:
+        """Raises: BackendUnavailableError where its environment cannot be had."""
+        self._shared = [isolation.shared_memory("opgauge-in"), isolation.shared_memory("opgauge-out")]
+        settings = {
+            "kind": spec.kind,
+            "target": spec.target,
+            "options": dict(spec.options),
+            "memory_limit": memory_limit,
+            "parent": os.getpid(),
+            "guard": guarded,
+            "shared": self._shared,
+        }
+        command = [*environment.command(spec), json.dumps(settings)]
+        options: dict[str, Any] = isolation.start_options()
+        if not isolation.WINDOWS:
+            options["pass_fds"] = [fd for fd in self._shared if fd >= 0]
+        # One thread for numpy's own linear algebra: starting more costs more than they save.
+        variables = {"OPENBLAS_NUM_THREADS": "1", **os.environ, **(HEAP_CHECK if heap_check else {})}
+        pipe = subprocess.PIPE
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=variables, **options
+            )
+        except BaseException:
+            self._close_shared()
+            raise
+        self._streams = [s for s in (self.process.stdin, self.process.stdout, self.process.stderr) if s]
+        self._to, self._from, self._err = (stream.fileno() for stream in self._streams)
+        self._open = [self._from, self._err]
+        for fd in (self._to, self._from):
+            isolation.enlarge_pipe(fd)
+        if not isolation.WINDOWS:
+            os.set_blocking(self._to, False)
+        self._maps: list[mmap.mmap | None] = [None, None]
+        self._stderr = bytearray()
+        self._buffer = bytearray()
+        self.ready, self.ready_at = False, 0.0
+        self.served: list[str] = []  # ids of the cases it did
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> int:
+        """End the process and all that it started; its return code."""
+        isolation.kill(self.process)
+        for stream in self._streams:
+            with contextlib.suppress(OSError):
+                stream.close()
+        self._close_shared()
+        return self.process.returncode
+
+    def _close_shared(self) -> None:
+        for i, fd in enumerate(self._shared):
+            if fd >= 0:
+                os.close(fd)
+                self._shared[i] = -1
+
+    # ---- bytes
+
+    def _pump(self, timeout_s: float, writable: int = -1) -> bool:
+        """Read what is there, standard error too; False when nothing came. Raises: Ended."""
+        ready = isolation.wait(self._open, timeout_s, writable)
+        if self._err in ready:
+            data = os.read(self._err, 1 << 16)
+            if not data:
+                self._open.remove(self._err)
+            self._stderr = (self._stderr + data)[-STDERR_KEPT:]
+        if self._from in ready:
+            data = os.read(self._from, 1 << 20)
+            if not data:
+                raise Ended("")
+            self._buffer += data
+        return bool(ready)
+
+    def _memory(self, which: int, nbytes: int) -> mmap.mmap | None:
+        """The shared memory, grown to hold `nbytes`; None where there is none."""
+        fd, known = self._shared[which], self._maps[which]
+        if fd < 0 or (known is None and not nbytes):
+            return known
+        if known is None or len(known) < nbytes:
+            size = max(SHARED_STEP, 1 << (nbytes - 1).bit_length())
+            os.ftruncate(fd, size)
+            known = self._maps[which] = mmap.mmap(fd, size)
+        return known
+
+    def send(self, header: Mapping[str, Any], tensors: Sequence[wire.Tensor], limit_s: float) -> None:
+        """A worker that died meanwhile is noticed in `receive`. Raises: Late, WireError."""
+        large = sum(len(data) + 64 for _, _, data in tensors)
+        shared = None
+        if wire.SHARED_FROM < large <= wire.MAX_PAYLOAD:
+            shared = self._memory(0, large)
+            self._memory(1, max(SHARED_STEP, large))
+        view, deadline = memoryview(wire.encode(dict(header), tensors, shared)), time.monotonic() + limit_s
+        while view:
+            try:
+                view = view[os.write(self._to, view) :]
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Late from None
+                with contextlib.suppress(Ended):
+                    self._pump(LOOK_S, writable=self._to)
+            except OSError:
+                return
+
+    def receive(self, deadline: float) -> tuple[dict[str, Any], bytes]:
+        """The next frame. Raises: Ended, Late."""
+        try:
+            need = wire.PREFIX.size
+            while True:
+                if len(self._buffer) >= wire.PREFIX.size:
+                    header_length, payload_length = wire.lengths(bytes(self._buffer[: wire.PREFIX.size]))
+                    need = wire.PREFIX.size + header_length + payload_length
+                    if len(self._buffer) >= need:
+                        break
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise Late
+                if not self._pump(min(left, LOOK_S)) and not self.alive():
+                    raise Ended("")  # dead, and a child of its kernel holds the pipe open
+            data = bytes(self._buffer[:need])
+            del self._buffer[:need]
+            start = wire.PREFIX.size + header_length
+            header = wire.decode_header(data[wire.PREFIX.size : start])
+            shared = self._memory(1, 0)
+            length = wire.shared_length(header, len(shared) if shared else 0)
+            # A copy: the worker may write there at any time.
+            return header, bytes(memoryview(shared)[:length]) if shared and length else data[start:]
+        except wire.WireError as error:
+            raise Ended(f"broke the protocol: {error}") from error
+
+    def evidence(self, said: str) -> str:
+        """How the worker ended, where, and its last words; it has ended afterwards."""
+        with contextlib.suppress(Ended):
+            while self._err in self._open and self._pump(0.05):
+                pass
+        if not said:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the pipe closes before the process is gone
+                self.process.wait(1.0)
+        code = self.stop()
+        lines = [clean(line) for line in self._stderr.decode(errors="replace").splitlines()]
+        told = [line for line in lines if line.startswith(("Fatal", "File", "  File")) or "rror" in line][:4]
+        return clean("; ".join([said or isolation.how_it_ended(code), *(told or lines[-2:])]))
