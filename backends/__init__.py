@@ -41,13 +41,15 @@ class BackendDef:
 
 
 BACKENDS: dict[str, BackendDef] = {
-    "cpu": BackendDef("opgauge.backends.cpu", "our engine, numba kernels", options=("disable", "only", "threads")),
+    "cpu": BackendDef(
+        "opgauge.backends.cpu", "our engine, numba kernels", options=("arena", "disable", "only", "threads")
+    ),
     "wgpu": BackendDef(
         "opgauge.backends.wgpu",
         "our engine, WGSL kernels on Vulkan, Metal or D3D12",
         # WGSL 15.7.4: subnormals may be flushed. Division is ours, in integers, since WGSL's own may err by 2.5 ulp.
         Policy(ftz=True),
-        options=("adapter", "disable", "fallback"),
+        options=("adapter", "disable", "fallback", "only"),
         memory_limit=0,
     ),
     "exact": BackendDef("opgauge.backends.exact", "the exact reference itself, which must always pass"),
@@ -56,6 +58,16 @@ BACKENDS: dict[str, BackendDef] = {
         "onnxruntime, CPU execution provider",
         options=("level", "threads", "x64quantprecision"),
         distribution="onnxruntime",
+    ),
+    "openvino": BackendDef(
+        "opgauge.backends.openvino",
+        "OpenVINO, CPU plugin",
+        options=("precision", "reference", "threads"),
+        memory_limit=0,
+        distribution="openvino",
+    ),
+    "onnx-backend": BackendDef(
+        "opgauge.backends.onnx_backend", "any class of the ONNX backend interface", options=("class", "device")
     ),
     "onnx-reference": BackendDef(
         "opgauge.backends.onnx_reference", "onnx.reference.ReferenceEvaluator, for information", informative=True
@@ -119,7 +131,7 @@ def resolve(text: str) -> BackendSpec:
     if name == "native":
         if not re.search(r".:[A-Za-z_]\w*$", rest):
             raise UnknownBackendError(f"backend {text!r}: write native:PATH.so:SYMBOL")
-        return BackendSpec(text, "native", rest, definition=BackendDef("", "a C kernel of yours", memory_limit=0))
+        return BackendSpec(text, "native", rest, definition=BackendDef("", "a C kernel of yours"))
     version = re.fullmatch(r"([\w.-]+)(==[^:@]+|@.*?)(?::((?:\w+=[^,:@]*,?)*))?", text)
     if version and version[1] in BACKENDS:
         return _elsewhere(text, version[1], version[2], version[3] or "")
@@ -142,7 +154,9 @@ def _elsewhere(text: str, name: str, environment: str, rest: str) -> BackendSpec
         able = ", ".join(n for n, row in sorted(BACKENDS.items()) if row.distribution)
         raise UnknownBackendError(f"backend {text!r}: {name} runs in this environment only; any version of: {able}")
     options = tuple(sorted(_options(text, name, rest, definition)))
-    return BackendSpec(_spelled(name + environment, options), "table", definition.module, options, definition, environment)
+    return BackendSpec(
+        _spelled(name + environment, options), "table", definition.module, options, definition, environment
+    )
 
 
 def _spelled(name: str, options: tuple[tuple[str, str], ...]) -> str:

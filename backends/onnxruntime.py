@@ -1,22 +1,23 @@
-"""onnxruntime's CPU execution provider as a backend."""
+"""onnxruntime's CPU execution provider as a backend, any release since 1.14.
+
+Portable: the worker of a foreign environment runs this file on Python 3.8 with numpy and onnxruntime.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import platform
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Mapping, Sequence
 
-import ml_dtypes
 import numpy as np
 
 from opgauge.reference_engine.errors import BackendUnavailableError, UnsupportedError
-from opgauge.reference_engine.types import Array
 
-from . import RunResult
+from .result import FOREIGN, Runner, RunResult, foreign_word
 
 LEVELS = {
     "disable": "ORT_DISABLE_ALL",
@@ -26,7 +27,19 @@ LEVELS = {
 }
 PROVIDERS = ["CPUExecutionProvider"]
 QUIET = 4
-BFLOAT16 = 16
+# Element types that numpy has not: their numbers in ONNX, and the bits of those packed into less than a byte.
+ONNX_TYPES = {
+    "bfloat16": 16,
+    "float8e4m3fn": 17,
+    "float8e4m3fnuz": 18,
+    "float8e5m2": 19,
+    "float8e5m2fnuz": 20,
+    "uint4": 21,
+    "int4": 22,
+    "uint2": 25,
+    "int2": 26,
+}
+PACKED = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
 ISA_WORDS = (
     "avx2 avx_vnni avx512f avx512bw avx512_vnni avx512_bf16 avx512_fp16 amx_int8 amx_bf16 asimddp i8mm sve"
 ).split()
@@ -65,9 +78,7 @@ def _session_options(ort: Any, level: str, threads: str, x64quantprecision: str)
     return options
 
 
-def load(
-    level: str = "all", threads: str = "1", x64quantprecision: str = "0"
-) -> Callable[[bytes, Mapping[str, Array]], RunResult]:
+def load(level: str = "all", threads: str = "1", x64quantprecision: str = "0") -> Runner:
     """Raises: BackendUnavailableError where onnxruntime is missing or an option has no such value."""
     ort = _import()
     options = _session_options(ort, level, threads, x64quantprecision)
@@ -80,7 +91,7 @@ def load(
         session = ort.InferenceSession(model, options, providers=PROVIDERS)
         return session, time.perf_counter_ns() - start
 
-    def run(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
+    def run(model: bytes, inputs: Mapping[str, np.ndarray]) -> RunResult:
         try:
             session, created_ns = session_of(model)
             outputs = _run(ort, session, inputs)
@@ -88,30 +99,80 @@ def load(
             raise UnsupportedError(f"{type(error).__name__}: {error}") from error
         return RunResult(tuple(outputs), {}, {"session": created_ns})
 
-    return run
+    def into(model: bytes, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        bindable = all(a.size and not foreign_word(a.dtype) for a in (*inputs.values(), *outputs))
+        if bindable:
+            with contextlib.suppress(*refusals):
+                return _run_bound(session_of(model)[0], inputs, outputs)
+        for given, computed in zip(outputs, run(model, inputs).outputs):
+            np.copyto(given, computed)
+        return None
+
+    return Runner(run, into)
 
 
-def _run(ort: Any, session: Any, inputs: Mapping[str, Array]) -> list[Array]:
-    types = [y.type for y in session.get_outputs()]
-    if "tensor(bfloat16)" not in types and all(x.dtype != ml_dtypes.bfloat16 for x in inputs.values()):
+def _run_bound(session: Any, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    """Let it write where we say: a binding takes raw pointers."""
+    binding = session.io_binding()
+    for name, x in inputs.items():
+        binding.bind_cpu_input(name, x)
+    for said, y in zip(session.get_outputs(), outputs):
+        binding.bind_output(said.name, "cpu", 0, y.dtype.type, y.shape, y.ctypes.data)
+    session.run_with_iobinding(binding)
+
+
+def _run(ort: Any, session: Any, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    foreign = {f"tensor({word})" for word in FOREIGN}
+    plain = not foreign.intersection(y.type for y in session.get_outputs())
+    if plain and not any(foreign_word(x.dtype) for x in inputs.values()):
         return list(session.run(None, dict(inputs)))
-    # numpy knows no bfloat16, so these go in and out by their bits.
+    # numpy knows no such type, so these go in and out by their bits.
     feeds = {name: _to_ort(ort, x) for name, x in inputs.items()}
     values = session.run_with_ort_values([y.name for y in session.get_outputs()], feeds)
     return [_from_ort(v) for v in values]
 
 
-def _to_ort(ort: Any, x: Array) -> Any:
-    if x.dtype == ml_dtypes.bfloat16:
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(x).view(np.uint16), BFLOAT16)
-    return ort.OrtValue.ortvalue_from_numpy(x)
+def _to_ort(ort: Any, x: np.ndarray) -> Any:
+    word = foreign_word(x.dtype)
+    if not word:
+        return ort.OrtValue.ortvalue_from_numpy(x)
+    make = getattr(ort.OrtValue, "ortvalue_from_numpy_with_onnx_type", None)
+    if make is None:
+        raise NotImplementedError(f"onnxruntime {ort.__version__} takes no {word} from Python")
+    # ascontiguousarray makes a vector of a scalar.
+    bits = np.ascontiguousarray(x).reshape(x.shape).view(np.uint16 if word == "bfloat16" else np.uint8)
+    return make(_packed(bits, PACKED[word]) if word in PACKED else bits, ONNX_TYPES[word])
 
 
-def _from_ort(value: Any) -> Array:
-    if value.data_type() != "tensor(bfloat16)":
+def _packed(values: np.ndarray, bits: int) -> np.ndarray:
+    """Several to a byte, the first in the low bits, at the front of an array that keeps its shape."""
+    each = 8 // bits
+    flat = np.zeros(-(-values.size // each) * each, np.uint8)
+    flat[: values.size] = values.ravel() & (2**bits - 1)
+    held = np.zeros(values.shape, np.uint8)
+    packed = sum(flat[i::each] << (bits * i) for i in range(each))
+    held.reshape(-1)[: flat.size // each] = packed
+    return held
+
+
+def _unpacked(packed: np.ndarray, bits: int, size: int, signed: bool) -> np.ndarray:
+    each = 8 // bits
+    flat = np.stack([(packed >> (bits * i)) & (2**bits - 1) for i in range(each)], -1).ravel()[:size]
+    # One element a byte, its sign extended.
+    return np.where(flat >> (bits - 1), flat | (256 - 2**bits), flat).astype(np.uint8) if signed else flat
+
+
+def _from_ort(value: Any) -> np.ndarray:
+    word = value.data_type()[len("tensor(") : -1]
+    if word not in FOREIGN:
         return value.numpy()
-    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()) if 0 not in value.shape() else b""
-    return np.frombuffer(raw, ml_dtypes.bfloat16).reshape(value.shape()).copy()
+    shape = tuple(value.shape())
+    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()) if 0 not in shape else b""
+    if word in PACKED:
+        size = int(np.prod(shape, dtype=np.int64))
+        packed = np.frombuffer(raw, np.uint8)
+        return _unpacked(packed, PACKED[word], size, word.startswith("int")).view(FOREIGN[word]).reshape(shape)
+    return np.frombuffer(raw, FOREIGN[word]).reshape(shape).copy()
 
 
 def cpu_flags() -> str:

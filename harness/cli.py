@@ -25,8 +25,8 @@ from opgauge.reference_engine.case import parse_id
 from opgauge.reference_engine.errors import CaseError, OpgaugeError
 from opgauge.reference_engine.types import FINDINGS, CaseSpec, Finding, Record, Status
 
+from . import cli_gate, cli_model, cli_records, cli_report, config, store
 from . import run as supervisor
-from . import store
 
 SUITES = ("operators", "onnx-node")
 WIDTH = 140  # of output that nobody's terminal shows
@@ -64,12 +64,12 @@ Home = Annotated[Path, typer.Option("--out", help="where the folders of runs are
 DEFAULT_BACKENDS = ["cpu", "onnxruntime"]
 
 
-def _console(stderr: bool = False) -> Console:
+def terminal(stderr: bool = False) -> Console:
     console = Console(stderr=stderr, highlight=False)
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -148,7 +148,13 @@ def _meta(
     }
 
 
-def _reports(
+def _machine() -> dict[str, str]:
+    from . import doctor
+
+    return {**doctor.versions(), **doctor.machine()}
+
+
+def write_reports(
     files: dict[str, str],
     records: Sequence[Record],
     findings: Sequence[Finding],
@@ -183,6 +189,7 @@ def _tasks(suite: Sequence[str], rows: Sequence[CaseSpec], ops: Sequence[str]) -
 
 @app.command()
 def run(
+    context: typer.Context,
     backend: Backends = DEFAULT_BACKENDS,
     suite: Annotated[list[str], typer.Option(help="operators, onnx-node; repeatable")] = ["operators"],  # noqa: B006
     op: Ops = [],  # noqa: B006
@@ -196,19 +203,34 @@ def run(
     json_file: Annotated[str, typer.Option("--json", metavar="FILE", help="- is standard output")] = "",
     junit: File = "",
     markdown: File = "",
+    ctrf: File = "",
+    svg: Annotated[str, typer.Option(metavar="FILE", help="the matrix as a picture")] = "",
+    badge: Annotated[str, typer.Option(metavar="FILE", help="JSON for a badge")] = "",
     out: Home = store.HOME,
     timeout: Annotated[float, typer.Option(min=0.1, help="seconds per case and backend")] = 20.0,
     no_shrink: Annotated[bool, typer.Option("--no-shrink", help="do not look for smaller failing cases")] = False,
+    heap_check: Annotated[bool, typer.Option("--heap-check", help="glibc checks its heap in each worker")] = False,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="only part I of N; put parts together with merge")] = "",
+    show_config: Annotated[
+        bool, typer.Option("--show-config", help="print each setting and its origin, then end")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the last run in --out as it was asked")] = False,
 ) -> None:
     """Check operators on backends; exit 1 on any finding, 3, 4, 5 when it could not, went wrong, nothing ran."""
     from . import gate, generate
+    from . import resume as parts
 
+    if show_config:
+        typer.echo(config.shown(context))
+        raise typer.Exit(Exit.OK)
     generate.require(suite, set(SUITES), "suite")
     specs = supervisor.specs([*backend, *require])
     rows = generate.select(suites.cases(), op, dtype, k)
     tasks = _tasks(suite, rows, op)
-    files = {"html": html, "jsonfile": json_file, "junit": junit, "markdown": markdown}
-    console = _console(stderr="-" in files.values())
+    tasks = parts.shard(tasks, shard) if shard else tasks
+    files = {"html": html, "jsonfile": json_file, "junit": junit, "markdown": markdown, "ctrf": ctrf}
+    files |= {"matrix_svg": svg, "badge": badge}
+    console = terminal(stderr="-" in files.values())
     if not tasks:
         console.print(
             verdict_line(Exit.NOTHING, [], 0, 0.0) + ": no row is selected, see `opgauge list`", soft_wrap=True
@@ -216,14 +238,22 @@ def run(
         raise typer.Exit(Exit.NOTHING)
 
     started = time.time()
-    with store.create(out) as journal:
+    left = parts.load(store.latest(out)) if resume else None
+    with store.reopen(left.path) if left else store.create(out) as journal:
         folder = journal.path.parent
         texts = tuple(spec.text for spec in specs)
-        settings = supervisor.Settings(texts, budget, seed, timeout, not no_shrink, str(folder / "failures"))
-        journal.append("run", {"argv": sys.argv[1:], "settings": settings.__dict__, "tasks": [str(t) for t in tasks]})
+        settings = supervisor.Settings(
+            texts, budget, seed, timeout, not no_shrink, str(folder / "failures"), heap_check
+        )
         records: list[Record] = []
+        if left:
+            settings, tasks, specs = left.settings, left.tasks, supervisor.specs(left.settings.backends)
+            records += left.records
+        else:
+            asked = {"argv": sys.argv[1:], "settings": settings.__dict__, "work": parts.work(tasks), "shard": shard}
+            journal.append("run", {**asked, "machine": _machine()})
         done: list[supervisor.Task] = []
-        with _progress(_console(stderr=True), len(tasks)) as show:
+        with _progress(terminal(stderr=True), len(tasks)) as show:
 
             def on_record(record: Record) -> None:
                 journal.record(record)
@@ -232,18 +262,25 @@ def run(
                     show(len(done), len(records))
 
             def on_task(task: supervisor.Task) -> None:
+                journal.append("done", {"task": [task.kind, *task.names]})
                 done.append(task)
                 show(len(done), len(records))
 
-            outcome = supervisor.run(tasks, settings, jobs or supervisor.default_jobs(), on_record, on_task)
+            def on_started(case: str) -> None:
+                journal.append("started", {"case": case})
+
+            workers = jobs or supervisor.default_jobs()
+            outcome = supervisor.run(tasks, settings, workers, on_record, on_task, on_started)
         informative = [spec.text for spec in specs if spec.definition.informative]
         findings = gate.findings(records, informative)
         missing = _missing(require, records, outcome)
         code = exit_code(records, findings, outcome, missing)
         line = verdict_line(code, records, len(findings), outcome.seconds)
         meta = _meta(settings, outcome, started, code, line)
-        journal.append("end", {"exit_code": int(code), "errors": outcome.errors, "backends": outcome.backends})
-    _reports(files, records, findings, meta, console)
+        journal.append(
+            "end", {"exit_code": int(code), "errors": outcome.errors, "backends": outcome.backends, "meta": meta}
+        )
+    write_reports(files, records, findings, meta, console)
     for text in [*outcome.errors, *missing]:
         console.print(f"[red]![/] {escape(text)}", soft_wrap=True)
     console.print(f"journal: {journal.path}", soft_wrap=True)
@@ -267,10 +304,10 @@ def list_(
     """What there is: operators, suite rows, backends, case ids."""
     found: list[dict[str, Any]] = []
     if operators:
-        from opgauge.reference_engine.operators import OPERATORS
+        from opgauge.reference_engine import operators as lowered
 
         tested = Counter((row.domain, row.op) for row in suites.cases())
-        for domain, op in sorted(OPERATORS):
+        for domain, op in sorted(lowered.table()):
             found.append({"operator": op, "domain": domain or "ai.onnx", "rows": tested[domain, op]})
     if backend_table:
         for name, row in sorted(backends.table().items()):
@@ -281,7 +318,7 @@ def list_(
     if rows or not found:
         found += [{"row": r.name, "domain": r.domain or "ai.onnx", "source": r.source} for r in suites.cases()]
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         for entry in found:
             typer.echo("\t".join(str(v) for v in entry.values()))
@@ -320,9 +357,9 @@ def repro(
         raise CaseError("; ".join(outcome.errors))
     code = exit_code(records, [Finding(r.status, "", "") for r in records if r.status in FINDINGS], outcome, [])
     if as_json:
-        _print_json({"records": [store.record_to_dict(r) for r in records], "errors": outcome.errors})
+        print_json({"records": [store.record_to_dict(r) for r in records], "errors": outcome.errors})
         raise typer.Exit(code)
-    console = _console()
+    console = terminal()
     for record in records:
         _show(console, record)
     for error in outcome.errors:
@@ -359,9 +396,9 @@ def doctor(as_json: AsJson = False) -> None:
 
     found = examination.examine()
     if as_json:
-        _print_json(found)
+        print_json(found)
         raise typer.Exit(Exit.OK)
-    console = _console()
+    console = terminal()
     for title, values in found.items():
         console.print(title, style="bold")
         rows = (
@@ -387,7 +424,7 @@ def sensitivity(
     """How many planted faults the suite sees; exit 1 when an honest variant is flagged."""
     from . import sensitivity as gauge
 
-    console = _console(stderr=as_json)
+    console = terminal(stderr=as_json)
 
     def show(found: gauge.Outcome) -> None:
         seen = (
@@ -398,7 +435,7 @@ def sensitivity(
     outcomes = list(gauge.measure(faults, suites.cases(), cases, seed, op, fault, show))
     summary = gauge.summary(outcomes, gauge.catalogue(faults))
     if as_json:
-        _print_json(summary)
+        print_json(summary)
     code = Exit.NOTHING if not outcomes else Exit.FINDING if summary["benign_flagged"] else Exit.OK
     console.print(
         f"{WORDS[code]} (exit {int(code)}): {summary['caught']} of {summary['applicable']} faults seen, "
@@ -412,6 +449,12 @@ def _list(summary: dict[str, Any], key: str) -> list[str]:
     return list(summary[key])
 
 
+cli_model.register(app)
+cli_records.register(app)
+cli_gate.register(app)
+cli_report.register(app)
+
+
 def _terminated(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
@@ -422,8 +465,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from .generate import SelectionError
 
     try:
-        code = app(args=arguments, standalone_mode=False) or Exit.OK
-    except (SelectionError, CaseError, backends.UnknownBackendError) as error:
+        code = app(args=arguments, standalone_mode=False, default_map=config.defaults()) or Exit.OK
+    except (SelectionError, CaseError, config.ConfigError, cli_report.RunError, backends.UnknownBackendError) as error:
         typer.echo(f"opgauge: {error}", err=True)
         code = Exit.USAGE
     except OpgaugeError as error:

@@ -16,7 +16,8 @@ from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import BackendUnavailableError
 from opgauge.reference_engine.types import Array, Observation, Status
 
-from . import spawn, wire
+from . import environment, isolation, spawn, wire
+from .nursery import FORKED_KINDS, Nursery, NurseryError
 from .spawn import Ended, Kernel, Late
 from .worker import clean
 
@@ -24,7 +25,6 @@ GRACE_S = 1.0  # what it printed may have held it up while nobody read
 LOAD_CRASHES = 2  # then the backend counts as unavailable
 HISTORY = 64  # cases of a process that are kept to be asked again
 HISTORY_BYTES = 8 << 20
-_OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory", "out of memory")
 _ADDRESS_FAULTS = ("SIGSEGV", "SIGBUS")
 
 
@@ -62,17 +62,22 @@ class Client:
         self.restarts = 0
         self.late_deaths: list[tuple[str, str]] = []  # (case id, message)
         self._memory_limit = spec.definition.memory_limit if memory_limit is None else memory_limit
-        self._guarded, self._heap_check = guarded, heap_check
+        self._guarded, self._variables = guarded, spawn.variables_of(heap_check)
+        self._nursery: Nursery | None = None
         self._kernel: Kernel | None = None
         self._spare: Kernel | None = None
         self._keep_spare = spare
         self._unavailable = ""
         self._load_crashes = 0
+        self._started = False
         self._info: dict[str, str] | None = None
         self._request = Request("", {}, [])
-        self._history: deque[Request] = deque(maxlen=HISTORY)
+        self._history: deque[Request] = deque()
+        self._history_bytes = 0
         self._in_flight = False
         self._submitted = 0.0
+        if spec.kind in FORKED_KINDS and isolation.LINUX and self._open_nursery():
+            return
         self._start()
 
     def __enter__(self) -> Client:
@@ -83,11 +88,29 @@ class Client:
 
     # ---- processes
 
+    def _open_nursery(self) -> bool:
+        """Workers are forked from now on; False where the environment cannot be had, which `_start` reports."""
+        try:
+            command = environment.command(self.spec)
+        except BackendUnavailableError:
+            return False
+        settings = spawn.settings_of(self.spec, self._memory_limit)
+        self._nursery = Nursery(command, settings, self._variables, self.spec.definition.load_timeout_s)
+        return True
+
     def _new(self, guarded: str = "") -> Kernel:
         """Raises: BackendUnavailableError."""
-        return Kernel(self.spec, self._memory_limit, guarded or self._guarded, self._heap_check)
+        common = (self.spec, self._memory_limit, guarded or self._guarded, self._variables)
+        if self._nursery is not None:
+            try:
+                return Kernel(*common, births=self._nursery)
+            except NurseryError:
+                self._nursery.close()
+                self._nursery = None
+        return Kernel(*common, births=None)
 
     def _start(self) -> None:
+        self._started = True
         spare, self._spare = self._spare, None
         try:
             if spare is not None and not spare.alive():
@@ -98,9 +121,10 @@ class Client:
         except BackendUnavailableError as error:
             self._unavailable = clean(error)
         self._history.clear()
+        self._history_bytes = 0
 
     def _prepare_spare(self) -> None:
-        if self._keep_spare and self._spare is None:
+        if self._keep_spare and self._spare is None and self._nursery is None:
             self._spare = self._new()
 
     def _stop(self) -> None:
@@ -114,6 +138,9 @@ class Client:
         if self._spare is not None:
             self._spare.stop()
             self._spare = None
+        if self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
 
     def _note_late_death(self) -> None:
         """A process that died between two cases is charged to the case before."""
@@ -126,10 +153,26 @@ class Client:
     # ---- cases
 
     def submit(
-        self, case_id: str, model: bytes, inputs: Mapping[str, Array], repeats: int = 2, n_outputs: int = 0
+        self,
+        case_id: str,
+        model: bytes,
+        inputs: Mapping[str, Array],
+        repeats: int = 2,
+        n_outputs: int = 0,
+        rounds: int = 1,
     ) -> None:
-        """Send a case. `n_outputs`, where known, is what the adapter must return."""
-        header = {"id": case_id, "names": list(inputs), "repeats": repeats, "n_outputs": n_outputs}
+        """Send a case. `n_outputs`, where known, is what the adapter must return.
+
+        After its `repeats`, `rounds` times other data of the same shapes and this case take turns: no call may
+        show in the result of another.
+        """
+        header = {
+            "id": case_id,
+            "names": list(inputs),
+            "repeats": repeats,
+            "n_outputs": n_outputs,
+            "rounds": rounds if repeats > 1 else 0,
+        }
         tensors: list[wire.Tensor] = [("uint8", (len(model),), model)]
         tensors += [(dt.word_of(x.dtype), x.shape, np.asarray(x).tobytes()) for x in inputs.values()]
         if self._in_flight:  # nobody came for the last reply: it must not answer this case
@@ -141,8 +184,9 @@ class Client:
     def _dispatch(self) -> None:
         self._note_late_death()
         if self._kernel is None:
-            self.restarts += 1
-            self._keep_spare = True
+            if self._started:
+                self.restarts += 1
+                self._keep_spare = True
             self._start()
         self._submitted = time.monotonic()
         if self._kernel is not None:
@@ -154,10 +198,9 @@ class Client:
     def receive(self) -> Observation:
         """What became of the case submitted last."""
         self._in_flight = False
-        before = list(self._history)
         seen = self._observe()
         if seen.status is Status.CRASH:
-            seen = self._investigate(seen, before)
+            seen = self._investigate(seen, list(self._history))
         if self._keep_spare and not self._unavailable:
             with contextlib.suppress(BackendUnavailableError):
                 if self._kernel is None:
@@ -168,15 +211,15 @@ class Client:
     def _observe(self) -> Observation:
         if self._unavailable:
             return Observation(Status.UNAVAILABLE, message=self._unavailable)
-        kernel = self._kernel
-        assert kernel is not None
         try:
-            if not kernel.ready:
+            if self._kernel is not None and not self._kernel.ready:
                 self._handshake()
-                if self._unavailable:
-                    return Observation(Status.UNAVAILABLE, message=self._unavailable)
-                kernel = self._kernel
-                assert kernel is not None
+        except Ended as error:
+            return Observation(Status.UNAVAILABLE, message=clean(error))
+        kernel = self._kernel
+        if kernel is None:
+            return Observation(Status.UNAVAILABLE, message=self._unavailable)
+        try:
             reply, seen = _reply(kernel, max(self._submitted, kernel.ready_at), self.timeout_s)
         except Late:
             self._stop()
@@ -191,9 +234,13 @@ class Client:
         return seen
 
     def _remember(self) -> None:
+        """Keep what this process did, so that it can be asked again; the oldest go first."""
+        if len(self._history) == HISTORY:
+            self._history_bytes -= self._history.popleft().nbytes
         self._history.append(self._request)
-        while sum(request.nbytes for request in self._history) > HISTORY_BYTES:
-            self._history.popleft()
+        self._history_bytes += self._request.nbytes
+        while self._history_bytes > HISTORY_BYTES:
+            self._history_bytes -= self._history.popleft().nbytes
 
     def _handshake(self) -> None:
         """Wait for the adapter to load. Raises: Ended where it died while another try may help."""
@@ -320,7 +367,7 @@ def _reply(kernel: Kernel, since: float, limit_s: float) -> tuple[dict[str, Any]
 
 def _crashed(kernel: Kernel, said: str) -> Observation:
     message = kernel.evidence(said)
-    status = Status.OOM if any(word in message for word in _OUT_OF_MEMORY) else Status.CRASH
+    status = Status.OOM if any(word in message for word in spawn.OUT_OF_MEMORY) else Status.CRASH
     return Observation(status, message=message)
 
 

@@ -40,6 +40,8 @@ main()
 
 def command(spec: BackendSpec) -> list[str]:
     """The words that start a worker, without its settings. Raises: BackendUnavailableError."""
+    if spec.kind == "native":  # needs no more than a foreign one, and starts three times as fast
+        return [sys.executable, "-c", _START, _rooms()]
     if not spec.environment:
         # -P: the current folder may hold a `backends` or an `onnx` of its own.
         return [sys.executable, "-P", "-m", "opgauge.worker"]
@@ -52,7 +54,7 @@ def _rooms() -> str:
     from opgauge import backends, reference_engine
 
     rooms = {"opgauge": opgauge, "opgauge.backends": backends, "opgauge.reference_engine": reference_engine}
-    return "|".join(f"{name}={Path(module.__file__ or '').parent}" for name, module in rooms.items())
+    return "|".join(f"{name}={Path(module.__file__ or '').resolve().parent}" for name, module in rooms.items())
 
 
 def python_of(spec: BackendSpec) -> Path:
@@ -113,7 +115,9 @@ def _make(folder: Path, distribution: str, requirement: str) -> None:
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     _run([sys.executable, "-m", "venv", *(["--without-pip"] if uv else []), str(folder)], requirement)
     python = next(p for p in _interpreters(folder) if p.exists())
-    install = [uv, "pip", "install", "-q", "--python", str(python)] if uv else [str(python), "-m", "pip", "install", "-q"]
+    install = (
+        [uv, "pip", "install", "-q", "--python", str(python)] if uv else [str(python), "-m", "pip", "install", "-q"]
+    )
     _run([*install, requirement, "numpy", "ml_dtypes"], requirement)
     check = [str(python), "-c", f"import {distribution.replace('-', '_')}"]
     if subprocess.run(check, capture_output=True, timeout=INSTALL_S, check=False).returncode:

@@ -7,6 +7,7 @@ wherever the condition holds, and the row is stale, and a finding, when the witn
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,8 @@ from opgauge.reference_engine.types import Array, Exact, Status, Verdict
 
 from .oracles import inside_set
 
-KEYS = ("id", "operators", "runtime", "versions", "when", "predicate", "witness", "reason", "link")
+KEYS = ("id", "operators", "runtime", "versions", "when", "case", "predicate", "witness", "reason", "link")
+OPTIONAL = ("when", "case")
 COMPARE: dict[str, Callable[[Array, float], Array]] = {
     ">=": np.greater_equal,
     "<=": np.less_equal,
@@ -39,8 +41,10 @@ class Deviation:
     """One row: see docs/numerics.md, statuses.
 
     `predicate` is `name op number` joined by `and`; names: `v` the number before rounding, `w` the same
-    with the zero point, `got`, `lo`, `hi`. `when` is a condition on the backend's info: `key~substring`
-    joined by `and`, empty for always.
+    with the zero point, `got`, `lo`, `hi`, `under` how far got lies below w, `off` |got - v|, `rel` |got - v| / |v|, `nan` 1 where
+    got is NaN and 0 elsewhere. `when` is a condition on the backend's info: `key~substring`
+    joined by `and`, empty for always. `case` is a regular expression that is found in the case id, empty for
+    every case.
     """
 
     id: str
@@ -52,18 +56,34 @@ class Deviation:
     witness: str
     reason: str
     link: str
+    case: str = ""
 
 
 def load(path: Path | None = None) -> tuple[Deviation, ...]:
-    """Rows of a file, or of the shipped one. Raises: BaselineError naming the row and what is wrong."""
-    if path is None:
-        text = (resources.files("opgauge.baselines") / "expectations.toml").read_text("utf-8")
-    else:
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BaselineError(f"{path}: cannot be read: {error}") from error
-    return parse(text, str(path or "baselines/expectations.toml"))
+    """Rows of a file; without one the shipped rows and those of the user's own folder.
+
+    The folder is `baselines` in the settings (config.py); the rows of both are told apart by their ids.
+
+    Raises: BaselineError naming the row and what is wrong.
+    """
+    if path is not None:
+        return parse(_text(path), str(path))
+    shipped = (resources.files("opgauge.baselines") / "expectations.toml").read_text("utf-8")
+    own = Path(os.environ.get("OPGAUGE_BASELINES") or os.devnull) / "expectations.toml"
+    rows = parse(shipped, "baselines/expectations.toml")
+    added = parse(_text(own), str(own)) if own.is_file() else ()
+    if again := {row.id for row in rows} & {row.id for row in added}:
+        raise BaselineError(
+            f"{own}: deviation id {sorted(again)[0]!r} is one of the shipped rows: give it another name"
+        )
+    return rows + added
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BaselineError(f"{path}: cannot be read: {error}") from error
 
 
 def parse(text: str, name: str) -> tuple[Deviation, ...]:
@@ -84,7 +104,7 @@ def parse(text: str, name: str) -> tuple[Deviation, ...]:
 
 def _row(entry: Mapping[str, Any], index: int, name: str) -> Deviation:
     where = f"{name}: deviation {entry.get('id', index)!r}"
-    if missing := [k for k in KEYS if k not in entry and k != "when"]:
+    if missing := [k for k in KEYS if k not in entry and k not in OPTIONAL]:
         raise BaselineError(f"{where}: {missing[0]!r} is missing")
     if extra := sorted(set(entry) - set(KEYS)):
         raise BaselineError(f"{where}: unknown key {extra[0]!r}; known: {', '.join(KEYS)}")
@@ -95,7 +115,8 @@ def _row(entry: Mapping[str, Any], index: int, name: str) -> Deviation:
     try:
         clauses(row.predicate)
         version_range(row.versions)
-    except ValueError as error:
+        re.compile(row.case)
+    except (ValueError, re.error) as error:
         raise BaselineError(f"{where}: {error}") from error
     return row
 
@@ -105,9 +126,11 @@ def clauses(predicate: str) -> tuple[tuple[str, str, float], ...]:
     """(name, comparison, number) of each `and`-joined clause. Raises: ValueError."""
     found = []
     for clause in predicate.split(" and "):
-        match = re.fullmatch(r"\s*(v|w|got|lo|hi)\s*(>=|<=|==|>|<)\s*([-+0-9.e]+)\s*", clause)
+        match = re.fullmatch(r"\s*(v|w|got|lo|hi|under|off|rel|nan)\s*(>=|<=|==|>|<)\s*([-+0-9.e]+)\s*", clause)
         if not match:
-            raise ValueError(f"predicate clause {clause!r} is not `v|w|got|lo|hi` compared with a number")
+            raise ValueError(
+                f"predicate clause {clause!r} is not `v|w|got|lo|hi|under|off|rel|nan` compared with a number"
+            )
         found.append((match[1], match[2], float(match[3])))
     return tuple(found)
 
@@ -154,12 +177,22 @@ def applies(row: Deviation, runtime: str, info: Mapping[str, str]) -> bool:
     return True
 
 
+def speaks_of(row: Deviation, case: str) -> bool:
+    """Is the case one of those that the row is about."""
+    return re.search(row.case, case) is not None
+
+
 def excused(row: Deviation, exact: Exact, actual: Array) -> Array:
     """Elements that the predicate explains. Quantized outputs only know `v` and `w`."""
     names: dict[str, Array] = {"got": actual.astype(np.float64), "lo": exact.lo, "hi": exact.hi}
+    names["nan"] = np.isnan(names["got"]).astype(np.float64)
     if exact.real is not None:
         names["v"] = exact.real
         names["w"] = exact.real + (0.0 if exact.zero_point is None else exact.zero_point)
+        with np.errstate(all="ignore"):
+            names["under"] = names["w"] - names["got"]
+            names["off"] = np.abs(names["got"] - exact.real)
+            names["rel"] = names["off"] / np.abs(exact.real)
     mask = np.ones(exact.value.shape, bool)
     for name, comparison, number in clauses(row.predicate):
         if name not in names:
@@ -169,7 +202,9 @@ def excused(row: Deviation, exact: Exact, actual: Array) -> Array:
     return mask
 
 
-def explain(rows: Sequence[Deviation], op: str, exacts: Sequence[Exact], outputs: Sequence[Array], verdict: Verdict) -> Verdict:
+def explain(
+    rows: Sequence[Deviation], op: str, exacts: Sequence[Exact], outputs: Sequence[Array], verdict: Verdict
+) -> Verdict:
     """A failure whose every offending element is excused becomes a deviation; anything else stays."""
     mine = [row for row in rows if op in row.operators]
     if verdict.status is not Status.FAIL or not mine or len(exacts) != len(outputs):
@@ -190,4 +225,9 @@ def explain(rows: Sequence[Deviation], op: str, exacts: Sequence[Exact], outputs
             return verdict
     names = ", ".join(sorted(used))
     reason = next(row.reason for row in mine if row.id in used)
-    return replace(verdict, status=Status.DEVIATION, message=f"{names}: {reason}", detail={**verdict.detail, "deviations": sorted(used)})
+    return replace(
+        verdict,
+        status=Status.DEVIATION,
+        message=f"{names}: {reason}",
+        detail={**verdict.detail, "deviations": sorted(used)},
+    )

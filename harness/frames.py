@@ -113,20 +113,17 @@ def formulas(rows: pd.DataFrame) -> pd.DataFrame:
 def quality(rows: pd.DataFrame) -> pd.DataFrame:
     """How much of each operator's evidence is worth nothing, for ordinary and special profiles separately.
 
-    A case that proves nothing counts as one vacuous case, any other by its share of undecided elements.
+    A case that proves nothing counts as one vacuous case, any other by its share of undecided elements; a case
+    counts once, by the worst of its verdicts.
     Units: untrusted_share and vacuous_share of judged cases; undecided_share of their elements; NaN where nothing
         was judged. A share of a handful of cases says nothing: up to VACUOUS_LEAST are never over the limit.
     """
     judged = rows[rows["judged"]].assign(untrusted=lambda r: r["status"] == Status.UNTRUSTED.value)
     undecided = judged["undecided"] / judged["elements"].where(judged["elements"] > 0, np.nan)
     judged = judged.assign(vacuous=judged["untrusted"].astype(float).where(judged["untrusted"], undecided.fillna(0.0)))
-    table = judged.groupby(["op", "special"]).agg(
-        cases=("case", "size"),
-        untrusted=("untrusted", "sum"),
-        elements=("elements", "sum"),
-        undecided=("undecided", "sum"),
-        vacuous=("vacuous", "sum"),
-    )
+    worst = judged.groupby(["op", "special", "case"])[["untrusted", "elements", "undecided", "vacuous"]].max()
+    table = worst.groupby(["op", "special"]).sum()
+    table.insert(0, "cases", worst.groupby(["op", "special"]).size())
     table["untrusted_share"] = table["untrusted"] / table["cases"]
     table["undecided_share"] = table["undecided"] / table["elements"].where(table["elements"] > 0, np.nan)
     table["limit"] = table.index.get_level_values("special").map(UNTRUSTED_LIMIT).astype(float)

@@ -32,6 +32,6 @@ def untrusted(records: Sequence[Record], informative: Collection[str] = ()) -> l
         if row["over"]:
             kind = "special" if special else "plain"
             share = f"({row['vacuous_share']:.1%}, limit {row['limit']:.0%})"
-            text = f"{row['vacuous']:.1f} of {row['cases']:.0f} verdicts on {kind} cases prove nothing {share}"
+            text = f"{row['vacuous']:.1f} of {row['cases']:.0f} {kind} cases prove nothing {share}"
             found.append(Finding("untrusted", str(op), text))
     return found

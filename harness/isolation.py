@@ -7,10 +7,9 @@ import ctypes
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from typing import Any, Sequence
 
 LINUX = sys.platform.startswith("linux")
 WINDOWS = os.name == "nt"
@@ -68,7 +67,7 @@ def shared_memory(name: str) -> int:
         return -1
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: Any) -> None:
     """End the process and all that it started, whatever signals it ignores."""
     with contextlib.suppress(OSError):
         if WINDOWS:

@@ -18,6 +18,7 @@ from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.case import id_of
 from opgauge.reference_engine.errors import CaseError
 from opgauge.reference_engine.types import Arg, Array, Attr, Case
+from opgauge.suites import regions
 from opgauge.suites.profiles import tensor
 
 # (first opset of ai.onnx, lowest IR version that may carry it)
@@ -63,7 +64,18 @@ def set_tensor(proto: onnx.TensorProto, name: str, dtype: str, array: Array) -> 
     proto.name = name
     proto.data_type = dt.ONNX[dtype]
     proto.dims.extend(array.shape)
+    if dtype in dt.BITS:
+        proto.raw_data = packed(array, dt.BITS[dtype])
+        return
     proto.raw_data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def packed(array: Array, bits: int) -> bytes:
+    """Elements narrower than a byte as ONNX stores them: several to a byte, the first in the low bits."""
+    each = 8 // bits
+    flat = np.zeros(math.ceil(array.size / each) * each, np.uint8)
+    flat[: array.size] = array.astype(np.int8).ravel().view(np.uint8) & (2**bits - 1)
+    return np.bitwise_or.reduce([flat[i::each] << (bits * i) for i in range(each)]).astype(np.uint8).tobytes()
 
 
 def set_type(proto: onnx.ValueInfoProto, name: str, dtype: str, shape: tuple[int, ...] | None) -> None:
@@ -77,6 +89,16 @@ def set_type(proto: onnx.ValueInfoProto, name: str, dtype: str, shape: tuple[int
             dims.dim.add().dim_value = size
 
 
+def steps_of(case: Case) -> tuple[regions.Step, ...]:
+    """The nodes of a case: one, or those of the region that it names. Raises: CaseError."""
+    if case.domain != regions.DOMAIN:
+        names = tuple("" if arg.absent else arg.name for arg in case.args)
+        return (regions.Step(case.op, names, output_names(case), case.attrs),)
+    if case.op not in regions.TEMPLATES:
+        raise CaseError(f"no region {case.op!r}: use one of {', '.join(regions.TEMPLATES)}")
+    return regions.TEMPLATES[case.op](case)
+
+
 def build(case: Case) -> tuple[bytes, dict[str, Array]]:
     """(ModelProto bytes, run-time inputs by name) of a case; arguments marked const are initializers.
 
@@ -86,29 +108,29 @@ def build(case: Case) -> tuple[bytes, dict[str, Array]]:
     model.ir_version = ir_version(case.opset)
     model.producer_name = "opgauge"
     model.opset_import.add().version = case.opset
-    if case.domain:
+    if case.domain and case.domain != regions.DOMAIN:
         imported = model.opset_import.add()
         imported.domain, imported.version = case.domain, 1
     graph = model.graph
     graph.name = case.op
-    node = graph.node.add()
-    node.op_type, node.domain = case.op, case.domain
+    for step in steps_of(case):
+        node = graph.node.add()
+        node.op_type, node.domain = step.op, "" if case.domain == regions.DOMAIN else case.domain
+        node.input.extend(step.inputs)
+        node.output.extend(step.outputs)
+        for name, value in step.attrs:
+            set_attribute(node.attribute.add(), name, value)
     inputs = {}
     for i, arg in enumerate(case.args):
         if arg.absent:
-            node.input.append("")
             continue
-        node.input.append(arg.name)
         array = tensor(arg, case.seed, i)
         if arg.const:
             set_tensor(graph.initializer.add(), arg.name, arg.dtype, array)
         else:
             set_type(graph.input.add(), arg.name, arg.dtype, arg.shape)
             inputs[arg.name] = array
-    for name, value in case.attrs:
-        set_attribute(node.attribute.add(), name, value)
     for name, dtype in zip(output_names(case), case.outputs, strict=True):
-        node.output.append(name)
         set_type(graph.output.add(), name, dtype, None)
     return model.SerializeToString(), inputs
 
@@ -131,8 +153,8 @@ def save(case: Case, label: str, directory: Path, extra: Mapping[str, Any] | Non
     document = json.dumps(meta, indent=1, sort_keys=True, allow_nan=False) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{stem}.onnx").write_bytes(model)
-    # .npy has no bfloat16: its bits travel as uint16 and the .json says what they are.
-    stored = {n: a.view(np.uint16) if dt.word_of(a.dtype) == "bfloat16" else a for n, a in inputs.items()}
+    # .npy has no bfloat16 and nothing narrower: their bits travel as unsigned integers, the .json says what they are.
+    stored = {n: a.view(_bits(a.dtype)) for n, a in inputs.items()}
     np.savez(directory / f"{stem}.npz", **stored)  # type: ignore[arg-type]
     path = directory / f"{stem}.json"
     path.write_text(document, encoding="utf-8")
@@ -211,11 +233,16 @@ def _read_npy(data: bytes, dtype: np.dtype, where: str) -> Array:
         raise ValueError(f"{where}: .npy version {version} is not read")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, stored = read(stream)
-    bfloat = dtype == dt.NUMPY["bfloat16"]
-    expected = np.dtype(np.uint16) if bfloat else dtype
+    expected = _bits(dtype)
     if stored.newbyteorder("=") != expected:
         raise ValueError(f"{where}: holds {stored}, expected {expected}")
     if math.prod(shape) * stored.itemsize != len(data) - stream.tell():
         raise ValueError(f"{where}: shape {shape} does not fit {len(data)} bytes")
     array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    return array.view(dtype) if bfloat else array
+    return array.view(dtype)
+
+
+def _bits(dtype: np.dtype) -> np.dtype:
+    """The dtype itself where .npy knows it, else unsigned integers of its size."""
+    known = dtype.isbuiltin == 1
+    return dtype if known else np.dtype(f"u{dtype.itemsize}")

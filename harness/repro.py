@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from opgauge import suites
 from opgauge.reference_engine.case import parse_id
 from opgauge.reference_engine.errors import CaseError, ModelError
 from opgauge.reference_engine.evaluate import evaluate
@@ -18,7 +20,7 @@ from opgauge.reference_engine.operators import OPERATORS
 from opgauge.reference_engine.types import Array, Observation, Record, Status
 from opgauge.suites import onnx_node
 
-from . import check, expectations, model, oracles
+from . import check, expectations, model, oracles, statistics
 from .client import Client
 
 NODE_TEST = "onnx-node/"
@@ -52,6 +54,9 @@ def digest(outputs: Sequence[Array]) -> str:
 
 def reproduce(text: str, clients: Sequence[Client], emit: Callable[[Record], None]) -> None:
     """One record per backend; its detail tells `bits`, `same_bits` in a second process, and `elements_shown`."""
+    if text.startswith(statistics.PREFIX):
+        _row_again(text, clients, emit)
+        return
     subject = subject_from(text)
     rows = expectations.load()
     for client in clients:
@@ -64,6 +69,18 @@ def reproduce(text: str, clients: Sequence[Client], emit: Callable[[Record], Non
             detail |= {"bits": digest(first.outputs), "same_bits": same}
             detail["elements_shown"] = _elements(subject, client, first)
         emit(replace(found, detail={**found.detail, **detail}))
+
+
+def _row_again(text: str, clients: Sequence[Client], emit: Callable[[Record], None]) -> None:
+    """The statistics of a whole row, `statistics/OP/LABEL/bBUDGET/sSEED`. Raises: CaseError."""
+    match = re.fullmatch(rf"{statistics.PREFIX}(\S+)/b(\d+)/s(\d+)", text)
+    rows = {row.name: row for row in suites.cases()}
+    if not match or match[1] not in rows:
+        raise CaseError(f"{text[:200]!r} names no row of the suite: statistics/OPERATOR/TYPES/b100/s0")
+    budget, seed = int(match[2]), int(match[3])
+    check.check_row(
+        rows[match[1]], budget, seed, clients, lambda r: emit(r) if r.suite == "statistics" else None, None, False
+    )
 
 
 def _ask(client: Client, subject: check.Subject) -> Observation:

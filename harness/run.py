@@ -37,11 +37,12 @@ class Task:
     """What a reference worker does in one piece.
 
     `kind` is `row` (names of suite rows), `node` (onnx's node tests, of the operators named or of all), `witness`
-    (the witnesses of all deviations) or `repro` (ids or files of cases).
+    (the witnesses of all deviations) or `repro` (ids or files of cases). `skip` are cases that have their verdicts.
     """
 
     kind: str
     names: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return " ".join([self.kind, *self.names])
@@ -57,6 +58,20 @@ class Settings:
     timeout_s: float = 20.0
     shrink: bool = True
     failures: str = ""
+    heap_check: bool = False
+
+
+class Emit:
+    """Takes the records of a reference worker; `started` says beforehand which case comes."""
+
+    def __init__(self, send: Callable[..., None]) -> None:
+        self._send = send
+
+    def __call__(self, record: Record) -> None:
+        self._send(record=store.record_to_dict(record))
+
+    def started(self, case: str) -> None:
+        self._send(started=case)
 
 
 class Outcome(NamedTuple):
@@ -84,8 +99,10 @@ def perform(task: Task, settings: Settings, clients: Sequence[Client], emit: Cal
     if task.kind == "row":
         failures = Path(settings.failures) if settings.failures else None
         rows = {row.name: row for row in suites.cases()}
+        started = emit.started if isinstance(emit, Emit) else None
+        common = (settings.budget, settings.seed, clients, emit, failures, settings.shrink)
         for name in task.names:
-            check.check_row(rows[name], settings.budget, settings.seed, clients, emit, failures, settings.shrink)
+            check.check_row(rows[name], *common, skip=frozenset(task.skip), started=started)
     elif task.kind == "repro":
         for text in task.names:
             repro.reproduce(text, clients, emit)
@@ -114,16 +131,17 @@ def reference_worker(connection: Connection, settings: Settings, parent: int, ho
     def send(**message: Any) -> None:
         connection.send_bytes(json.dumps(message, allow_nan=False).encode())
 
-    def emit(record: Record) -> None:
-        send(record=store.record_to_dict(record))
-
+    emit = Emit(send)
     with contextlib.ExitStack() as stack, contextlib.suppress(EOFError, BrokenPipeError):
-        clients = [stack.enter_context(Client(resolve(text), settings.timeout_s)) for text in settings.backends]
+        clients = [
+            stack.enter_context(Client(resolve(text), settings.timeout_s, heap_check=settings.heap_check))
+            for text in settings.backends
+        ]
         do, told = load_callable(how), False
         while task := json.loads(connection.recv_bytes()):
             error = ""
             try:
-                do(Task(task["kind"], tuple(task["names"])), settings, clients, emit)
+                do(Task(task["kind"], tuple(task["names"]), tuple(task["skip"])), settings, clients, emit)
             except Exception as problem:
                 error = _where(problem)
             _late_deaths(clients, emit)
@@ -151,10 +169,11 @@ class _Worker:
         self.process.start()
         theirs.close()
         self.task: Task | None = None
+        self.case = ""
         self.heard = time.monotonic()
 
     def give(self, task: Task | None) -> None:
-        self.task, self.heard = task, time.monotonic()
+        self.task, self.case, self.heard = task, "", time.monotonic()
         with contextlib.suppress(OSError):  # it is gone: the next read says so
             self.connection.send_bytes(json.dumps(asdict(task) if task else None).encode())
 
@@ -174,9 +193,12 @@ def run(
     jobs: int,
     on_record: Callable[[Record], None],
     on_task: Callable[[Task], None] = lambda _: None,
+    on_started: Callable[[str], None] = lambda _: None,
     how: str = PERFORM,
 ) -> Outcome:
-    """Do all tasks; every record goes to `on_record` as it comes. Ctrl-C ends the run and keeps what there is.
+    """Do all tasks; every record goes to `on_record` as it comes, after `on_started` with its case.
+
+    Ctrl-C ends the run and keeps what there is.
 
     `how` places the function that does a task, for tests of the supervisor itself.
     """
@@ -196,11 +218,12 @@ def run(
                 stalled = time.monotonic() - worker.heard > STALL_S and worker.task is not None
                 if worker.connection not in ready and not stalled:
                     continue
-                if stalled or not _hear(worker, outcome, on_record, on_task):
+                if stalled or not _hear(worker, outcome, on_record, on_task, on_started):
                     ended = f"no word for {STALL_S:g} s" if stalled else worker.end(1.0)
                     worker.end()
                     workers.remove(worker)
-                    outcome.errors.append(f"{worker.task or 'idle'}: the reference worker ended: {ended}")
+                    where = f" in {worker.case}" if worker.case else ""
+                    outcome.errors.append(f"{worker.task or 'idle'}: the reference worker ended: {ended}{where}")
                     if worker.task:
                         on_task(worker.task)
         for worker in workers:
@@ -217,13 +240,21 @@ def run(
 
 
 def _hear(
-    worker: _Worker, outcome: Outcome, on_record: Callable[[Record], None], on_task: Callable[[Task], None]
+    worker: _Worker,
+    outcome: Outcome,
+    on_record: Callable[[Record], None],
+    on_task: Callable[[Task], None],
+    on_started: Callable[[str], None],
 ) -> bool:
     """Take what the worker has to say; False when it is gone."""
     try:
         while worker.connection.poll():
             message = json.loads(worker.connection.recv_bytes())
             worker.heard = time.monotonic()
+            if "started" in message:
+                worker.case = message["started"]
+                on_started(worker.case)
+                continue
             if "record" in message:
                 on_record(store.record_from_dict(message["record"]))
                 continue

@@ -5,18 +5,24 @@ The suite draws the same cases as `opgauge run` and knows nothing of the fault t
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from opgauge.backends import resolve
-from opgauge.reference_engine.errors import BackendUnavailableError, OpgaugeError
-from opgauge.reference_engine.operators import OPERATORS
-from opgauge.reference_engine.types import FINDINGS, CaseSpec, Record, Status
+from opgauge.reference_engine import lower
+from opgauge.reference_engine.errors import BackendUnavailableError, ModelError, OpgaugeError
+from opgauge.reference_engine.evaluate import evaluate
+from opgauge.reference_engine.operators import table
+from opgauge.reference_engine.types import FINDINGS, Case, CaseSpec, Exact, Graph, Status
 
 from . import check, generate
 from .client import Client
@@ -78,11 +84,24 @@ def catalogue(path: Path) -> list[FaultDef]:
     """The faults of a module, read in a process of its own. Raises: OpgaugeError."""
     if not path.is_file():
         raise OpgaugeError(f"fault module {path} does not exist")
-    done = subprocess.run([sys.executable, "-c", _LIST, str(path)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _LIST, str(path)], capture_output=True, text=True, timeout=120, check=False
+    )
     if done.returncode:
         raise OpgaugeError(f"fault module {path} does not load: {done.stderr.strip().splitlines()[-1:]}")
     rows = json.loads(done.stdout.splitlines()[-1])
     return [FaultDef(**{**row, "ops": tuple(row["ops"])}) for row in rows]
+
+
+BASE = "onnxruntime"  # what faults are planted in: `run(..., base="ort")`
+
+
+class Prepared(NamedTuple):
+    """A case with its acceptance sets, evaluated once for all faults of an operator."""
+
+    subject: check.Subject
+    graph: Graph
+    exacts: tuple[Exact, ...]
 
 
 def measure(
@@ -93,58 +112,86 @@ def measure(
     ops: Sequence[str] = (),
     only: Sequence[str] = (),
     progress: Callable[[Outcome], None] = lambda _: None,
+    jobs: int = 0,
 ) -> Iterator[Outcome]:
     """One outcome for each fault and each of its operators that has a suite row.
 
     `cases` per suite row (operator and dtypes), taken from the rows in turn, so that `caught_after`
-    counts what a run over the operator would have seen.
+    counts what a run over the operator would have seen. Cases that the runtime under the faults (`BASE`)
+    refuses are left out: what a fault makes of them says nothing. `jobs` faults run side by side, each in
+    its own worker.
     """
-    drawn: dict[str, list[check.Subject]] = {}
+    drawn: dict[str, list[Prepared]] = {}
+    wanted: list[tuple[FaultDef, str]] = []
     for fault in catalogue(path):
-        if only and fault.id not in only:
-            continue
-        for op in fault.ops:
+        for op in fault.ops if not only or fault.id in only else ():
             mine = [row for row in rows if row.op == op]
             if not mine or not fault.runnable or (ops and op not in ops):
                 continue
             if op not in drawn:
-                drawn[op] = subjects(mine, cases, seed)
-            outcome = judge_fault(path, fault, op, drawn[op])
+                everything = prepared(mine, cases, seed)
+                # It takes none of an operator that another package adds: then the fault brings all of its own.
+                drawn[op] = accepted(everything) or everything
+            wanted.append((fault, op))
+    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+        for outcome in pool.map(lambda pair: judge_fault(path, pair[0], pair[1], drawn[pair[1]]), wanted):
             progress(outcome)
             yield outcome
 
 
-def subjects(rows: Sequence[CaseSpec], cases: int, seed: int) -> list[check.Subject]:
-    """The cases that a run would draw, one from each row in turn."""
+def prepared(rows: Sequence[CaseSpec], cases: int, seed: int) -> list[Prepared]:
+    """The cases that a run would draw, one from each row in turn, with their acceptance sets."""
     lists = [_drawn(row, cases, seed) for row in rows]
-    return [s for group in zip_longest(*lists) for s in group if s is not None]
+    return [case for group in zip_longest(*lists) for case in group if case is not None]
 
 
-def _drawn(row: CaseSpec, cases: int, seed: int) -> list[check.Subject]:
-    found: list[check.Subject] = []
-    generate.explore(row, cases, seed, lambda _, case: found.append(check.subject_of(case, row.label)))
+def accepted(cases: Sequence[Prepared]) -> list[Prepared]:
+    """The cases that BASE takes."""
+    kept = []
+    with Client(resolve(BASE)) as client:
+        for case in cases:
+            client.submit(case.subject.case, case.subject.model, case.subject.inputs, repeats=1)
+            if client.receive().status is not Status.UNSUPPORTED:
+                kept.append(case)
+    return kept
+
+
+def _drawn(row: CaseSpec, cases: int, seed: int) -> list[Prepared]:
+    found: list[Prepared] = []
+
+    def visit(_: str, case: Case) -> None:
+        subject = check.subject_of(case, row.label)
+        with contextlib.suppress(ModelError):  # an illegal case speaks for or against nobody
+            graph = lower.lower(subject.model, subject.inputs)
+            found.append(Prepared(subject, graph, evaluate(graph, subject.inputs)))
+
+    generate.explore(row, cases, seed, visit)
     return found
 
 
-def judge_fault(path: Path, fault: FaultDef, op: str, cases: Sequence[check.Subject]) -> Outcome:
+def judge_fault(path: Path, fault: FaultDef, op: str, cases: Sequence[Prepared]) -> Outcome:
     """Run the fault until a case fails; an honest variant runs through all of them."""
     spec = resolve(f"faults:{path.resolve()}:{fault.id}")
     ran = 0
     with Client(spec) as client:
-        for subject in cases:
-            found = check.check(subject, [client])[0]
-            if found.status is Status.UNAVAILABLE:
-                raise BackendUnavailableError(f"fault {fault.id}: {found.message}")
-            if found.status in (Status.UNSUPPORTED, Status.INVALID):
+        for case in cases:
+            rounds = check.rounds_of(case.subject)
+            client.submit(case.subject.case, case.subject.model, case.subject.inputs, rounds=rounds)
+            seen = client.receive()
+            verdict = check.verdict_of(case.subject, case.graph, case.exacts, seen, client, ())
+            if verdict.status is Status.UNAVAILABLE:
+                raise BackendUnavailableError(f"fault {fault.id}: {verdict.message}")
+            if verdict.status is Status.UNSUPPORTED:
                 continue
             ran += 1
-            if found.status in FINDINGS:
-                return _outcome(fault, op, ran, ran, found)
-    return _outcome(fault, op, ran, 0, None)
+            if verdict.status in FINDINGS:
+                return _outcome(fault, op, ran, ran, (str(verdict.status), case.subject.case, verdict.message))
+    return _outcome(fault, op, ran)
 
 
-def _outcome(fault: FaultDef, op: str, ran: int, caught_after: int, found: Record | None) -> Outcome:
-    evidence = (str(found.status), found.case, found.message) if found else ("", "", "")
+def _outcome(
+    fault: FaultDef, op: str, ran: int, caught_after: int = 0, evidence: tuple[str, str, str] = ("", "", "")
+) -> Outcome:
     return Outcome(fault.id, op, fault.cls, fault.title, fault.benign, ran, caught_after, *evidence)
 
 
@@ -160,7 +207,7 @@ def summary(outcomes: Sequence[Outcome], faults: Sequence[FaultDef]) -> dict[str
         tally["applicable"] += 1
         tally["caught"] += identity in caught
     done = {o.id for o in outcomes}
-    lowered = {op for _, op in OPERATORS}
+    lowered = {op for _, op in table()}
     return {
         "applicable": len(ids),
         "caught": len(caught),
@@ -170,6 +217,8 @@ def summary(outcomes: Sequence[Outcome], faults: Sequence[FaultDef]) -> dict[str
         "classes": classes,
         "benign": sorted({o.id for o in outcomes if o.benign}),
         "benign_flagged": [f"{o.id} {o.op}" for o in outcomes if o.benign and o.caught],
-        "not_applicable": [f"{f.id} {f.op} ({'no suite row' if f.op not in lowered else f.cls})" for f in faults if f.id not in done],
+        "not_applicable": [
+            f"{f.id} {f.op} ({'no suite row' if f.op not in lowered else f.cls})" for f in faults if f.id not in done
+        ],
         "outcomes": [{**asdict(o), "caught": o.caught} for o in outcomes],
     }

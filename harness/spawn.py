@@ -14,9 +14,12 @@ from typing import Any
 from opgauge.backends import BackendSpec
 
 from . import environment, isolation, wire
+from .nursery import Forked, Nursery
 from .worker import clean
 
 STDERR_KEPT = 4000
+OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory", "out of memory")
+TELLING = ("Fatal", "File ", "rror", *OUT_OF_MEMORY)  # words of lines that explain an end
 LOOK_S = 0.2  # how often a worker without a reply is asked whether it still lives
 SHARED_STEP = 1 << 20
 # glibc checks its heap at every malloc and free
@@ -32,47 +35,60 @@ class Late(Exception):
     """The time limit passed."""
 
 
+def settings_of(spec: BackendSpec, memory_limit: int) -> dict[str, Any]:
+    """What every worker of a backend is told."""
+    options = dict(spec.options)
+    common = {"kind": spec.kind, "target": spec.target, "options": options}
+    return {**common, "memory_limit": memory_limit, "parent": os.getpid()}
+
+
+def variables_of(heap_check: bool) -> dict[str, str]:
+    """The environment of workers: one thread for numpy's linear algebra, starting more costs more than it saves."""
+    return {"OPENBLAS_NUM_THREADS": "1", **os.environ, **(HEAP_CHECK if heap_check else {})}
+
+
 class Kernel:
     """One process; nothing it says is believed before it was checked."""
 
-    def __init__(self, spec: BackendSpec, memory_limit: int, guarded: str = GUARD, heap_check: bool = False) -> None:
-        """Raises: BackendUnavailableError where its environment cannot be had."""
+    def __init__(
+        self, spec: BackendSpec, memory_limit: int, guarded: str, variables: Mapping[str, str], births: Nursery | None
+    ) -> None:
+        """Forked where `births` gives it. Raises: BackendUnavailableError where its environment cannot be had."""
         self._shared = [isolation.shared_memory("opgauge-in"), isolation.shared_memory("opgauge-out")]
-        settings = {
-            "kind": spec.kind,
-            "target": spec.target,
-            "options": dict(spec.options),
-            "memory_limit": memory_limit,
-            "parent": os.getpid(),
-            "guard": guarded,
-            "shared": self._shared,
-        }
-        command = [*environment.command(spec), json.dumps(settings)]
-        options: dict[str, Any] = isolation.start_options()
-        if not isolation.WINDOWS:
-            options["pass_fds"] = [fd for fd in self._shared if fd >= 0]
-        # One thread for numpy's own linear algebra: starting more costs more than they save.
-        variables = {"OPENBLAS_NUM_THREADS": "1", **os.environ, **(HEAP_CHECK if heap_check else {})}
-        pipe = subprocess.PIPE
-        try:
-            self.process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=variables, **options
-            )
-        except BaseException:
-            self._close_shared()
-            raise
-        self._streams = [s for s in (self.process.stdin, self.process.stdout, self.process.stderr) if s]
-        self._to, self._from, self._err = (stream.fileno() for stream in self._streams)
-        self._open = [self._from, self._err]
-        for fd in (self._to, self._from):
-            isolation.enlarge_pipe(fd)
-        if not isolation.WINDOWS:
-            os.set_blocking(self._to, False)
+        self.process: subprocess.Popen[bytes] | Forked
         self._maps: list[mmap.mmap | None] = [None, None]
         self._stderr = bytearray()
         self._buffer = bytearray()
         self.ready, self.ready_at = False, 0.0
         self.served: list[str] = []  # ids of the cases it did
+        pipes = [os.pipe() for _ in range(3)]  # in, out, err
+        theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
+        self._to, self._from, self._err = self._ends = [pipes[0][1], pipes[1][0], pipes[2][0]]
+        try:
+            shared = [fd for fd in self._shared if fd >= 0]
+            if births is not None:
+                self.process = births.fork({"guard": guarded}, [*theirs, *shared])
+            else:
+                settings = {**settings_of(spec, memory_limit), "guard": guarded, "shared": self._shared}
+                options: dict[str, Any] = isolation.start_options()
+                if not isolation.WINDOWS:
+                    options["pass_fds"] = shared
+                command = [*environment.command(spec), json.dumps(settings)]
+                stdin, stdout, stderr = theirs
+                self.process = subprocess.Popen(
+                    command, stdin=stdin, stdout=stdout, stderr=stderr, env=dict(variables), **options
+                )
+        except BaseException:
+            self._close()
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self._open = [self._from, self._err]
+        for fd in (self._to, self._from):
+            isolation.enlarge_pipe(fd)
+        if not isolation.WINDOWS:
+            os.set_blocking(self._to, False)
 
     def alive(self) -> bool:
         return self.process.poll() is None
@@ -80,17 +96,14 @@ class Kernel:
     def stop(self) -> int:
         """End the process and all that it started; its return code."""
         isolation.kill(self.process)
-        for stream in self._streams:
-            with contextlib.suppress(OSError):
-                stream.close()
-        self._close_shared()
-        return self.process.returncode
+        self._close()
+        return self.process.returncode or 0
 
-    def _close_shared(self) -> None:
-        for i, fd in enumerate(self._shared):
+    def _close(self) -> None:
+        for fd in [*self._ends, *self._shared]:
             if fd >= 0:
                 os.close(fd)
-                self._shared[i] = -1
+        self._ends, self._shared = [], [-1, -1]
 
     # ---- bytes
 
@@ -175,5 +188,5 @@ class Kernel:
                 self.process.wait(1.0)
         code = self.stop()
         lines = [clean(line) for line in self._stderr.decode(errors="replace").splitlines()]
-        told = [line for line in lines if line.startswith(("Fatal", "File", "  File")) or "rror" in line][:4]
+        told = [line for line in lines if any(word in line for word in TELLING)][:4]
         return clean("; ".join([said or isolation.how_it_ended(code), *(told or lines[-2:])]))

@@ -159,6 +159,14 @@ def entries(path: Path) -> Iterator[dict[str, Any]]:
             yield parse_line(line, f"{path}:{number}")
 
 
+def reopen(path: Path) -> Journal:
+    """An existing journal to append to; a torn last line is cut off first."""
+    with open(path, "r+b") as file:
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)
+    return Journal(path)
+
+
 class Contents(NamedTuple):
     """What a journal holds: the run's own entry and its records."""
 

@@ -9,18 +9,26 @@ import contextlib
 import ctypes
 import locale
 import os
+import re
 import signal
 from typing import Any, NamedTuple
 
+resource: Any
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
+_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE) if resource else ()
 _ONE, _HALF_ULP, _SUBNORMAL = 1.0, 2.0**-53, 5e-324
 _LIBC: Any = ctypes.CDLL(None) if os.name == "posix" else None
-_STATUS = {
-    b"Umask": "file mode mask",
-    b"SigBlk": "blocked signals",
-    b"SigIgn": "ignored signals",
-    b"SigCgt": "handled signals",
-    b"Cpus_allowed_list": "processors",
-}
+_STATUS_NAMES = ("file mode mask", "blocked signals", "ignored signals", "handled signals", "processors")
+_STATUS = re.compile(
+    rb"Umask:\t(\w+).*SigBlk:\t(\w+)\nSigIgn:\t(\w+)\nSigCgt:\t(\w+)\n.*Cpus_allowed_list:\t(\S+)", re.DOTALL
+)
+_fegetexcept = getattr(_LIBC, "fegetexcept", int)
+_fegetround = getattr(_LIBC, "fegetround", int)  # the x87 unit has a mode of its own
+_THREAD_SIGNALS = 0b11 << 31  # 32 and 33: glibc handles them once a thread was started
 _files: dict[str, int] = {}
 
 
@@ -44,48 +52,76 @@ def _proc(name: str) -> bytes:
 
 
 def prepare() -> None:
-    """Open what later reads need, so that they leave the descriptors as they are."""
+    """Open what later reads need, so that they leave the descriptors as they are; again after a fork."""
+    for fd in _files.values():  # /proc/self of the process that opened it
+        os.close(fd)
+    _files.clear()
     _proc("status")
     _proc("statm")
 
 
-def _rounding() -> str:
-    up, down, over = _ONE + _HALF_ULP, -_ONE - _HALF_ULP, _ONE + 1.5 * _HALF_ULP
-    if over == _ONE:
-        return "downward" if down != -_ONE else "toward zero"
-    return "upward" if up != _ONE else "nearest"
-
-
-def state() -> dict[str, str]:
-    """The floating-point environment, the working directory, signals, timers, masks."""
+def state() -> tuple[Any, ...]:
+    """The floating-point environment, the working directory, signals, timers, masks; `changes` gives them names."""
     try:
         folder = os.getcwd()
     except OSError:
         folder = "(gone)"
-    found = {
-        "rounding mode": _rounding(),
-        "subnormal numbers": "kept" if _SUBNORMAL * _ONE > 0 else "flushed to zero",
-        "working directory": folder,
-    }
-    if hasattr(_LIBC, "fegetexcept"):
-        found["floating-point traps"] = hex(_LIBC.fegetexcept())
-    if hasattr(_LIBC, "fegetround"):  # the x87 unit has a mode of its own
-        found["x87 rounding mode"] = hex(_LIBC.fegetround())
+    status = _STATUS.search(_proc("status"))
+    return (
+        (_ONE + _HALF_ULP, -_ONE - _HALF_ULP, _ONE + 1.5 * _HALF_ULP),
+        _SUBNORMAL * _ONE > 0,  # a bool: once flushed, 5e-324 == 0
+        folder,
+        _fegetexcept(),
+        _fegetround(),
+        _timers(),
+        tuple(resource.getrlimit(kind)[0] for kind in _LIMITS),
+        _locale(),
+        *(status.groups() if status else ()),
+    )
+
+
+def _timers() -> tuple[bool, ...]:
     with contextlib.suppress(AttributeError):  # Windows
-        timers = [signal.getitimer(kind)[0] > 0 for kind in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL)]
-        found["timers"] = "running" if any(timers) else "none"
-    with contextlib.suppress(locale.Error):
-        found["locale"] = locale.setlocale(locale.LC_ALL)
-    for line in _proc("status").split(b"\n"):
-        key, _, value = line.partition(b":")
-        if key in _STATUS:
-            found[_STATUS[key]] = value.strip().decode()
+        return signal.getitimer(signal.ITIMER_REAL)[0] > 0, signal.getitimer(signal.ITIMER_VIRTUAL)[0] > 0
+    return ()
+
+
+def _locale() -> str:
+    try:
+        return locale.setlocale(locale.LC_ALL)
+    except locale.Error as error:
+        return str(error)
+
+
+def _named(seen: tuple[Any, ...]) -> dict[str, str]:
+    """Each thing in words."""
+    (up, down, over), subnormal, folder, traps, x87, timers, limits, place, *status = seen
+    if over == _ONE:
+        rounding = "downward" if down != -_ONE else "toward zero"
+    else:
+        rounding = "upward" if up != _ONE else "nearest"
+    found = {
+        "rounding mode": rounding,
+        "subnormal numbers": "kept" if subnormal else "flushed to zero",
+        "working directory": folder,
+        "floating-point traps": hex(traps),
+        "rounding mode of the C library": hex(x87),
+        "timers": "running" if any(timers) else "none",
+        "resource limits": " ".join(map(str, limits)),
+        "locale": place,
+    }
+    for name, value in zip(_STATUS_NAMES, status):
+        text = value.decode()
+        found[name] = f"{int(text, 16) & ~_THREAD_SIGNALS:x}" if name.endswith("signals") else text
     return found
 
 
-def changes(before: dict[str, str], after: dict[str, str]) -> str:
+def changes(before: tuple[Any, ...], after: tuple[Any, ...]) -> str:
     """`rounding mode upward (was nearest); ...`, empty where nothing changed."""
-    return "; ".join(f"{k} {after.get(k)} (was {before[k]})" for k in before if before[k] != after.get(k))
+    if before == after:
+        return ""
+    was, now = _named(before), _named(after)
+    return "; ".join(f"{name} {now.get(name)} (was {was[name]})" for name in was if was[name] != now.get(name))
 
 
 def load(fd: int) -> Load:

@@ -15,23 +15,15 @@ from typing import Any, Sequence, Tuple
 
 import numpy as np
 
-try:
-    import ml_dtypes
-
-    BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-except ImportError:  # its bits, marked: numpy has no such type
-    BFLOAT16 = np.dtype(np.uint16, metadata={"onnx": "bfloat16"})
+from opgauge.backends.result import FOREIGN
 
 NUMPY = {
     word: np.dtype("bool" if word == "bool" else word)
-    for word in (
-        "float32 float64 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool"
-    ).split()
+    for word in "float32 float64 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
 }
 _WORD = {dtype: word for word, dtype in NUMPY.items()}
-NUMPY["bfloat16"] = BFLOAT16
-if BFLOAT16.metadata is None:
-    _WORD[BFLOAT16] = "bfloat16"
+NUMPY.update(FOREIGN)
+_WORD.update({dtype: word for word, dtype in FOREIGN.items() if dtype.metadata is None})
 
 PREFIX = struct.Struct("<4sIQ")
 MAGIC = b"OPG1"

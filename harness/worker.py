@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import math
 import mmap
 import os
+import platform
 import re
 import sys
 import time
@@ -23,7 +25,7 @@ import numpy as np
 
 from opgauge.reference_engine.errors import OpgaugeError, UnsupportedError
 
-from . import adapters, guard, isolation, watch, wire
+from . import adapters, guard, isolation, nursery, watch, wire
 from .adapters import load_callable as load_callable
 
 MESSAGE_LENGTH = 400
@@ -139,6 +141,34 @@ class Case(NamedTuple):
     inputs: list[np.ndarray]
     repeats: int
     n_outputs: int
+    rounds: int = 0
+
+
+# Types whose data any operator takes in any order; indices, shapes and axes are other types.
+REVERSIBLE = ("float32", "float64", "float16", "int8", "uint8")
+
+
+def _check_state(run: Any, case: Case, first: Result) -> None:
+    """Alternate with other data of the same shapes. Raises: _Stop where one call shows in another's result.
+
+    What the first call returned must stay what it was, and both sets of data must give the same bits each time.
+    """
+    other: Result | None = None
+    for _ in range(case.rounds):
+        mixed = [
+            x.ravel()[::-1].reshape(x.shape).copy() if str(x.dtype) in REVERSIBLE else x.copy() for x in case.inputs
+        ]
+        try:
+            decoy = _call(run, case.model, Places(dict(zip(case.names, mixed)), [], [], []), case.n_outputs)
+        except _Stop:  # the order may be part of what the operator means
+            return
+        _check_kept(first)
+        if other is not None:
+            _check_again(other, decoy, ())
+        other = other or decoy
+        copies = [x.copy() for x in case.inputs]
+        again = _call(run, case.model, Places(dict(zip(case.names, copies)), [], [], []), case.n_outputs)
+        _check_again(first, again, ())
 
 
 def _place(memory: guard.Memory, case: Case, right: bool, strict: bool, poison: int, specs: Sequence[Any]) -> Places:
@@ -150,12 +180,18 @@ def _place(memory: guard.Memory, case: Case, right: bool, strict: bool, poison: 
         buffers.append((made, view, made.area.tobytes()))
     outputs, out_buffers = [], []
     for i, (dtype, shape) in enumerate(specs):
-        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        nbytes = dtype.itemsize * math.prod(shape)
         made = memory.buffer(str(i), nbytes, right, dtype.itemsize if strict else guard.ALIGNED)
-        made.area[made.start : made.start + nbytes] = poison
         out_buffers.append(made)
         outputs.append(guard.array_in(made, dtype, shape))
-    return Places(inputs, buffers, outputs, out_buffers)
+    places = Places(inputs, buffers, outputs, out_buffers)
+    _poison(places, poison)
+    return places
+
+
+def _poison(places: Places, byte: int) -> None:
+    for made in places.out_buffers:
+        made.area[made.start : made.start + made.nbytes] = byte
 
 
 def _check_places(places: Places) -> None:
@@ -169,11 +205,15 @@ def _check_places(places: Places) -> None:
         raise _Stop(error.status, error.message) from None
 
 
-def _check_again(first: Result, later: Result, poisons: Sequence[int]) -> None:
-    """Raises: _Stop where a later call gave something else or changed what the first had returned."""
-    for i, (array, bits) in enumerate(zip(first.arrays, first.bits)):
+def _check_kept(earlier: Result) -> None:
+    for i, (array, bits) in enumerate(zip(earlier.arrays, earlier.bits)):
         if array.tobytes() != bits:
             raise _Stop(FLAKY, f"earlier result overwritten by a later call (output {i})")
+
+
+def _check_again(first: Result, later: Result, poisons: Sequence[int]) -> None:
+    """Raises: _Stop where a later call gave something else or changed what the first had returned."""
+    _check_kept(first)
     if len(first.arrays) != len(later.arrays):
         raise _Stop(FLAKY, f"{len(first.arrays)} outputs, then {len(later.arrays)} in a later call")
     for i, (a, b) in enumerate(zip(first.arrays, later.arrays)):
@@ -181,7 +221,7 @@ def _check_again(first: Result, later: Result, poisons: Sequence[int]) -> None:
             raise _Stop(FLAKY, f"output {i} is {a.dtype}{a.shape}, then {b.dtype}{b.shape} in a later call")
         if first.bits[i] == later.bits[i]:
             continue
-        holes = guard.unwritten(a, b, poisons)
+        holes = guard.unwritten(a, b, poisons) if poisons else 0
         if holes:
             raise _Stop(UNWRITTEN, f"{holes} of {a.size} elements of output {i} were never written")
         n = differing(a, b)
@@ -224,7 +264,9 @@ def _calls(run: Any, case: Case, memory: guard.Memory | None, fd: int, times: di
     for i in range(case.repeats + strict):
         poison = guard.POISONS[i % 2]
         if memory is not None:
-            if i == 0 or getattr(run, "into", None) is not None:
+            if strict and i == 1:
+                _poison(places, poison)
+            elif i == 0 or getattr(run, "into", None) is not None:
                 places = _place(memory, case, i < case.repeats, strict, poison, _specs(run, case, first))
             guard.poison_allocations(poison)
         try:
@@ -237,13 +279,15 @@ def _calls(run: Any, case: Case, memory: guard.Memory | None, fd: int, times: di
             if first is None or stop.status in (OVERRUN, CLOBBERED):
                 raise
             raise _Stop(FLAKY, f"call {i + 1}: {stop.message}") from None
-        times["call%d" % (i + 1)] = result.times_ns.pop("run")
+        times[f"call{i + 1}"] = result.times_ns.pop("run")
         if first is None:
             first, after_first = result, watch.load(fd)
         elif i < case.repeats:
             _check_again(first, result, guard.POISONS)
+    if not strict and first is not None:
+        _check_state(run, case, first)
     now = watch.load(fd)
-    left = watch.grown(start if strict else after_first, now)
+    left = watch.grown(start if strict else after_first._replace(children=start.children), now)
     if left:
         raise _Stop(LEAK, f"left behind: {left}")
     assert first is not None
@@ -264,7 +308,7 @@ def serve(
 ) -> tuple[dict[str, Any], list[Any]]:
     """One request to one reply."""
     model, *inputs = wire.tensors_of(dict(header), payload)
-    case = Case(model.tobytes(), header["names"], inputs, header["repeats"], header["n_outputs"])
+    case = Case(model.tobytes(), header["names"], inputs, header["repeats"], header["n_outputs"], header["rounds"])
     before = watch.state()
     times: dict[str, int] = {}
     try:
@@ -344,35 +388,66 @@ def _take_over_pipes() -> tuple[int, int]:
     return source, sink
 
 
+def _load(settings: Mapping[str, Any]) -> adapters.Adapter | str:
+    """The adapter, or why there is none."""
+    try:
+        return adapters.load(settings["kind"], settings["target"], settings["options"])
+    except (OpgaugeError, ImportError, OSError, AttributeError) as error:
+        return clean(error) or type(error).__name__
+    except BaseException as error:
+        return f"cannot be loaded: {_explain(error)}"
+
+
+def _be_born(settings: dict[str, Any]) -> list[int]:
+    """Fork workers until the client is gone; a child goes on with its own descriptors and settings."""
+    born = nursery.serve(settings["nursery"], lambda: watch.load(0).threads)
+    for i, fd in enumerate(born.fds[:3]):
+        os.dup2(fd, i)
+        os.close(fd)
+    settings.update(born.settings)
+    return born.fds[3:]
+
+
 def main() -> NoReturn:
-    source, sink = _take_over_pipes()
     settings = json.loads(sys.argv[1])
     isolation.die_with_parent(settings["parent"])
     isolation.forbid_core_dumps()
     isolation.limit_memory(settings["memory_limit"])
+    shared = settings.get("shared", (-1, -1))
+    if "nursery" in settings:
+        sys.argv = ["opgauge.worker"]
+        adapter = _load(settings)
+        shared = _be_born(settings)
+        source, sink = _take_over_pipes()
+    else:
+        source, sink = _take_over_pipes()
+        sys.argv = ["opgauge.worker"]
+        faulthandler.enable(2)
+        adapter = _load(settings)
     faulthandler.enable(2)
-    sys.argv = ["opgauge.worker"]
+    channel = Channel(source, sink, *shared)
+    if isinstance(adapter, str):
+        channel.send({"unavailable": adapter})
+        os._exit(0)
+    _answer(adapter, channel, settings)
+
+
+def _about() -> dict[str, str]:
+    return {"arch": platform.machine(), "python": platform.python_version(), "numpy": np.__version__}
+
+
+def _answer(adapter: adapters.Adapter, channel: Channel, settings: Mapping[str, Any]) -> NoReturn:
     myself = os.getpid()
-    channel = Channel(source, sink, *settings.get("shared", (-1, -1)))
-    try:
-        adapter = adapters.load(settings["kind"], settings["target"], settings["options"])
-    except (OpgaugeError, ImportError, OSError, AttributeError) as error:
-        channel.send({"unavailable": clean(error) or type(error).__name__})
-        os._exit(0)
-    except BaseException as error:
-        channel.send({"unavailable": f"cannot be loaded: {_explain(error)}"})
-        os._exit(0)
     watch.prepare()
-    guarded = settings.get("guard", "loose")
-    memory = None if guarded == "plain" else guard.Memory(loose=guarded == "loose")
+    memory = None if settings["guard"] == "plain" else guard.Memory(loose=settings["guard"] == "loose")
     channel.send({"ready": True})
     while True:
         header, payload = channel.receive(copied=memory is not None)
         if header.get("want") == "info":
-            said = {**adapter.info(), **settings["options"]}
+            said = {**_about(), **adapter.info(), **settings["options"]}
             channel.send({"info": {str(k): str(v) for k, v in said.items()}})
             continue
-        reply, tensors = serve(adapter.run, header, payload, memory, source)
+        reply, tensors = serve(adapter.run, header, payload, memory, channel.source)
         if os.getpid() != myself:  # a kernel forked and its child came back here
             os._exit(0)
         channel.send(reply, tensors)

@@ -11,7 +11,7 @@ import numpy as np
 from . import dtypes as dt
 from .errors import ModelError, ShapeError
 from .known import Unknowable, content
-from .primitives import PRIMITIVES
+from .primitives import primitive_of
 from .types import Array, Node, TensorSpec
 
 
@@ -62,10 +62,12 @@ class Emitter:
     opset: int = 0
     onnx_opset: int = 0
     n_outputs: int = 1
+    zp_inside: bool = False
+    expanded: bool = False
     uncertain: dict[str, Array] = field(default_factory=dict)
 
     def __call__(self, primitive: str, *inputs: Value, fn: str = "", **attrs: Any) -> Value:
-        definition = PRIMITIVES[primitive]
+        definition = primitive_of(primitive)
         try:
             spec = definition.infer(*(v.spec for v in inputs), fn=fn, **attrs)
         except ModelError as error:

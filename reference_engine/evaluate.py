@@ -8,7 +8,7 @@ import numpy as np
 
 from . import dtypes as dt
 from . import real as r
-from .primitives import PRIMITIVES
+from .primitives import primitive_of
 from .real import Real
 from .types import Array, Exact, Graph, Policy
 
@@ -33,7 +33,7 @@ def evaluate(
         values[name] = r.leaf(feeds[name], graph.specs[name].dtype, policy.ftz)
     wanted = {name: index for index, name in enumerate(graph.outputs)}
     for node in graph.nodes:
-        primitive = PRIMITIVES[node.primitive]
+        primitive = primitive_of(node.primitive)
         made = primitive.exact(*(values[n] for n in node.inputs), fn=node.fn, policy=policy, **node.attrs)
         values[node.output] = made
         index = wanted.get(node.output, -1)
@@ -91,7 +91,7 @@ def _accept_float(x: Real, policy: Policy) -> Exact:
             small = np.abs(x.value) <= dt.NORMAL[x.dtype]
             lo, hi = np.where(small, np.minimum(lo, 0.0), lo), np.where(small, np.maximum(hi, 0.0), hi)
         lo, hi = _overflow(lo, x.dtype), _overflow(hi, x.dtype)
-        real = np.asarray(x.value, np.float64)
+        real = np.asarray(x.value if x.real is None else x.real, np.float64)
     nan = np.isnan(x.value)
     free = np.broadcast_to(x.hazard, x.shape)
     free = free | nan if x.nan_free else free

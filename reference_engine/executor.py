@@ -10,7 +10,8 @@ import numpy as np
 
 from . import dtypes as dt
 from .errors import UnsupportedError
-from .primitives import PRIMITIVES
+from .extensions import added
+from .primitives import primitive_of
 from .types import Array, Graph, Kernel, Node
 
 Find = Callable[[str, str, tuple[str, ...]], Kernel | None]
@@ -24,6 +25,18 @@ def finder(kernels: Sequence[Kernel]) -> Find:
         return table.get((primitive, fn, dtypes)) or table.get((primitive, fn, ("*",)))
 
     return find
+
+
+def with_added(kernels: Sequence[Kernel], device: str) -> tuple[Kernel, ...]:
+    """The kernel rows of a device, and those that other packages add through `opgauge.kernels.DEVICE`.
+
+    Raises: ExtensionError.
+    """
+
+    def place(row: Kernel) -> tuple[str, str, tuple[str, ...]]:
+        return row.primitive, row.fn, row.dtypes
+
+    return (*kernels, *added(f"opgauge.kernels.{device}", Kernel, map(place, kernels), place).values())
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,7 @@ def plan(graph: Graph, find: Find, device: str) -> Plan:
     """
     steps = []
     for node in graph.nodes:
-        attrs = tuple(node.attrs.get(name, "") for name in PRIMITIVES[node.primitive].fns[node.fn])
+        attrs = tuple(node.attrs.get(name, "") for name in primitive_of(node.primitive).fns[node.fn])
         if node.kind == "DataMove.reshape":
             steps.append(Step(node, None, attrs))
             continue

@@ -9,7 +9,7 @@ import numpy as np
 from . import dtypes as dt
 from . import real as r
 from .errors import OpgaugeError
-from .primitives import PRIMITIVES
+from .primitives import primitive_of
 from .real import Real
 from .types import Array, Node, TensorSpec
 
@@ -40,16 +40,18 @@ def content(
         for source in node.inputs:
             if source in values:
                 continue
+            array = constants[source] if source in constants else np.asarray(feeds[source])
             if source not in constants:
                 used.add(source)
-            values[source] = r.leaf(constants.get(source, feeds.get(source)), specs[source].dtype)
+            values[source] = r.leaf(array, specs[source].dtype)
         values[node.output] = settled(node, [values[source] for source in node.inputs])
     return as_array(values[name]), used
 
 
 def _ancestors(name: str, nodes: Sequence[Node], specs: Mapping[str, TensorSpec]) -> list[Node]:
     producers = {node.output: node for node in nodes}
-    wanted, found = [name], {}
+    wanted = [name]
+    found: dict[str, Node] = {}
     while wanted:
         node = producers.get(wanted.pop())
         if node is None or node.output in found:
@@ -63,7 +65,7 @@ def _ancestors(name: str, nodes: Sequence[Node], specs: Mapping[str, TensorSpec]
 
 def settled(node: Node, operands: Sequence[Real]) -> Real:
     """The node's result as a leaf. Raises: Unknowable where honest kernels may differ in it."""
-    made = PRIMITIVES[node.primitive].exact(*operands, fn=node.fn, **node.attrs)
+    made = primitive_of(node.primitive).exact(*operands, fn=node.fn, **node.attrs)
     if not is_settled(made):
         raise Unknowable(f"{node.source} ({node.kind}) may be rounded in more than one way")
     return r.leaf(as_array(made), made.dtype)
@@ -74,7 +76,7 @@ def is_settled(x: Real) -> bool:
     if np.any(x.hazard) or len(x.members) > 1:
         return False
     if not dt.is_float(x.dtype):
-        return x.lo is None or bool(np.array_equal(x.lo, x.hi))
+        return x.lo is None or x.hi is None or bool(np.array_equal(x.lo, x.hi))
     return x.exact or (x.ieee and x.dtype in ("float32", "float64")) or not np.any(r.radius(x))
 
 

@@ -12,9 +12,10 @@ import onnx
 from onnx import numpy_helper
 
 from . import dtypes as dt
+from .admission import admit
 from .emit import Emitter, OperatorDef, Value
 from .errors import DtypeError, ModelError, ShapeError, UnknownOperatorError
-from .operators import OPERATORS
+from .operators import OPERATORS, table
 from .types import Array, Graph, TensorSpec
 
 # A tensor or a model beyond these is refused before anything runs (docs/numerics.md does not depend on them).
@@ -32,6 +33,7 @@ def lower(model: bytes | onnx.ModelProto, feeds: Mapping[str, Array]) -> Graph:
     graph = proto.graph
     if len(graph.node) > MAX_NODES:
         raise ModelError(f"the model has {len(graph.node)} nodes; at most {MAX_NODES} are accepted")
+    admit(proto)
     _refuse(proto)
     opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
     emit = Emitter(feeds=feeds)
@@ -39,12 +41,24 @@ def lower(model: bytes | onnx.ModelProto, feeds: Mapping[str, Array]) -> Graph:
     for tensor in graph.initializer:
         values[tensor.name] = _initializer(emit, tensor)
     inputs = _inputs(emit, graph, feeds, values)
+    inside, expanded = regions(graph)
     for index, node in enumerate(graph.node):
+        emit.zp_inside, emit.expanded = index in inside, index in expanded
         _lower_node(emit, node, index, opsets, values)
     outputs = tuple(_output(emit, name.name, values) for name in graph.output)
     names = tuple(o.name for o in graph.output)
     bound = tuple(sorted(emit.bound))
-    return Graph(tuple(emit.nodes), inputs, outputs, names, emit.specs, emit.constants, bound, _forced(graph, names), emit.uncertain)
+    return Graph(
+        tuple(emit.nodes),
+        inputs,
+        outputs,
+        names,
+        emit.specs,
+        emit.constants,
+        bound,
+        _forced(graph, names),
+        emit.uncertain,
+    )
 
 
 CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
@@ -66,6 +80,31 @@ def _refuse(proto: onnx.ModelProto) -> None:
             raise UnknownOperatorError(f"{info.name!r} is a {kind.removesuffix('_type')}; only tensors are supported")
     if proto.graph.sparse_initializer:
         raise UnknownOperatorError("the model has sparse initializers; only dense tensors are supported")
+
+
+FUSED_SUMS = ("Add", "Mul", "AveragePool", "GlobalAveragePool")
+
+
+def regions(graph: onnx.GraphProto) -> tuple[frozenset[int], frozenset[int]]:
+    """QuantizeLinear nodes before which the zero point may be added, and DequantizeLinear nodes that may be expanded.
+
+    Source: N4: DequantizeLinear -> Add, Mul or an average -> QuantizeLinear may be computed as one contributed
+        operator, whose text does not place the zero point; a sum expands the brackets of its operands.
+    """
+    makers = {name: (i, node) for i, node in enumerate(graph.node) for name in node.output}
+    inside: set[int] = set()
+    expanded: set[int] = set()
+    for index, node in enumerate(graph.node):
+        if node.op_type != "QuantizeLinear" or not node.input or node.input[0] not in makers:
+            continue
+        middle = makers[node.input[0]][1]
+        if middle.op_type not in FUSED_SUMS or middle.domain not in ("", "ai.onnx"):
+            continue
+        sources = [makers[name] for name in middle.input if name in makers]
+        if len(sources) == len(middle.input) and all(s.op_type == "DequantizeLinear" for _, s in sources):
+            inside.add(index)
+            expanded.update(i for i, _ in sources if middle.op_type == "Add")
+    return frozenset(inside), frozenset(expanded)
 
 
 def _forced(graph: onnx.GraphProto, outputs: tuple[str, ...]) -> tuple[int, ...]:
@@ -150,12 +189,10 @@ def describe(node: onnx.NodeProto, index: int) -> str:
 def operator_of(node: onnx.NodeProto, where: str) -> OperatorDef:
     """The operator's row. Raises: UnknownOperatorError."""
     domain = "" if node.domain == "ai.onnx" else node.domain
-    try:
-        return OPERATORS[domain, node.op_type]
-    except KeyError:
-        raise UnknownOperatorError(
-            f"{where}: no lowering for this operator; `opgauge list --operators` shows all"
-        ) from None
+    row = OPERATORS.get((domain, node.op_type)) or table().get((domain, node.op_type))
+    if row is None:
+        raise UnknownOperatorError(f"{where}: no lowering for this operator; `opgauge list --operators` shows all")
+    return row
 
 
 def _lower_node(

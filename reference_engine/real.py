@@ -145,8 +145,8 @@ def g(k: float, unit: float) -> float:
 
 
 def computes_in(dtype: str) -> str:
-    """The type in which honest kernels accumulate: 16-bit floats in float32 (policy `acc`)."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
+    """The type in which honest kernels accumulate: narrower floats in float32 (policy `acc`)."""
+    return "float32" if dtype in ("float16", "bfloat16", *dt.FLOAT8) else dtype
 
 
 def orders_agree(x: Real) -> Array:
@@ -228,7 +228,7 @@ def mul(a: Real, b: Real) -> Real:
     with np.errstate(all="ignore"):
         value = a.value * b.value
         mag = a.magnitude * b.magnitude
-        err = _err_sum(_cross(a.err, b.magnitude), _cross(b.err, a.magnitude), _cross(a.err, b.err))
+        err = _err_sum(_cross(a.err, _largest(b)), _cross(b.err, _largest(a)), _cross(a.err, b.err))
         err = _err_sum(err, underflow(value, max(a.floor, b.floor), a.dtype))
     k = a.k + b.k + 1
     hazard = hazard_of(a, b, also=_range_hazard(mag, a.dtype, k))
@@ -239,6 +239,11 @@ def mul(a: Real, b: Real) -> Real:
 def own_grid(x: Real) -> Array | float:
     """Per element where everything is a power of two (scales per channel), else the tensor's."""
     return np.abs(x.value) if np.any(x.grid) and x.exact and _all_powers(x.value) else x.grid
+
+
+def _largest(x: Real) -> Array:
+    """The largest that x may be, whatever it was added up from: one factor multiplies every term of it."""
+    return x.magnitude if x.mag is None else np.abs(x.value) + radius(x)
 
 
 def _cross(err: Array | float, other: Array | float) -> Array | float:
@@ -253,8 +258,11 @@ def div(a: Real, b: Real, ulp: float = 0.5, recip: bool = False) -> Real:
     with np.errstate(all="ignore"):
         value = a.value / b.value
         size = np.abs(b.value)
-        mag = a.magnitude * (b.magnitude / size) / size
-        err = _err_sum(np.asarray(a.err) / size, mag * np.asarray(b.err) / size * 1.01)
+        # What the divisor may be in the worst case: a first-order bound fails where it may come near 0.
+        worst = 1.0 if b.exact else size / np.maximum(size - radius(b), 0.0)
+        ratio = np.where(b.magnitude == size, 1.0, b.magnitude / size)  # of an infinity too
+        mag = a.magnitude * ratio / size * worst
+        err = _err_sum(np.asarray(a.err) / size * worst, _cross(b.err, _largest(a) / size / size * worst))
         err = _err_sum(err, underflow(value, max(a.floor, b.floor), a.dtype))
     lost = ~np.isfinite(err) & np.isfinite(value) if np.any(err) else False
     if ulp > 0.5 or not np.any(b.grid) or not _all_powers(b.value) or not orders_agree(b).all():
@@ -282,7 +290,7 @@ def dot(a: Real, b: Real) -> Real:
     terms = a.shape[-1]
     k = a.k + b.k + terms
     summed = mag if np.isfinite(mag).all() else np.matmul(_finite_only(a.magnitude), _finite_only(b.magnitude))
-    hazard = _spread(a, b, value.shape, also=_range_hazard(summed, a.dtype, k))
+    hazard = spread(a, b, value.shape, also=_range_hazard(summed, a.dtype, k))
     return Real(value, a.dtype, mag, k, err, _least(a.grid) * _least(b.grid), hazard, **product_traits(a, b))
 
 
@@ -298,7 +306,7 @@ def _dot_err_right(other: Array, err: Array | float, shape: tuple[int, ...]) -> 
     return 0.0 if np.ndim(err) == 0 and err == 0.0 else np.matmul(other, np.broadcast_to(err, shape))
 
 
-def _spread(a: Real, b: Real, shape: tuple[int, ...], also: Mask = False) -> Mask:
+def spread(a: Real, b: Real, shape: tuple[int, ...], also: Mask = False) -> Mask:
     """An undecided element of a factor makes its whole row or column undecided."""
     mask = also
     if np.any(a.hazard):
@@ -336,21 +344,39 @@ def function(
         y = fn(x.value)
         # One IEEE operation is off by u |value| however large what it cancelled.
         inherited = unit * np.abs(x.value) + tiny if x.ieee else radius(x)
+        inherited = np.where(np.isinf(x.value), 0.0, inherited)  # an infinity of exact arithmetic is no rounding
         # np.where first: 0 * inf would turn a clean element into NaN.
         carried = np.where(inherited == 0, 0.0, inherited * np.abs(slope(x.value, y)) * 1.01)
+        carried = np.where(
+            inherited > 0.01 * np.abs(x.value), np.fmax(carried, _at_ends(x.value, inherited, fn)), carried
+        )
         err = carried + limit(y, unit) + tiny
         if x.dtype == "float64":
             err = err + np.abs(y) * 2.0**-50  # libm in the reference itself
         if x.dtype != acc:
             err = narrowed(err, y, x.dtype)
-    lost = ~np.isfinite(err) & np.isfinite(y)
+    # An interval that leaves the domain on one side only: NaN or not, nobody can say.
+    lost = (~np.isfinite(err) & np.isfinite(y)) | (np.isinf(carried) & np.isnan(y))
     err = np.where(np.isfinite(err), err, 0.0)
     return Real(y, x.dtype, None, 0, err, 0.0, hazard_of(x, also=lost if np.any(lost) else False), floor=x.floor)
+
+
+def _at_ends(value: Array, reach: Array, fn: Callable[[Array], Array]) -> Array:
+    """How far fn moves at the ends of a wide interval, where one slope says little; infinite where one end is NaN."""
+    low, middle, high = fn(value - reach), fn(value), fn(value + reach)
+    moved = np.maximum(np.abs(low - middle), np.abs(high - middle))
+    moved = np.where(np.isnan(low) != np.isnan(high), np.inf, moved)
+    return np.asarray(np.where((reach == 0) | (np.isnan(low) & np.isnan(high)), 0.0, moved))
 
 
 def narrowed(err: Array, value: Array, dtype: str) -> Array:
     """The error after a last rounding to a 16-bit type."""
     return err + dt.UNIT[dtype] * (np.abs(value) + err) + dt.TINY[dtype]
+
+
+def settle(x: Real) -> Real:
+    """x as a tensor that was rounded and stored: what is computed from it takes its error, not its terms (N1)."""
+    return x if x.k == 0 else replace(x, mag=None, k=0, err=radius(x), ieee=False)
 
 
 def elementwise(x: Real, fn: Callable[[Array], Array]) -> Real:
@@ -387,7 +413,7 @@ def move(x: Real, fn: Callable[[Array], Array]) -> Real:
 def uncertain(x: Real, other: Array) -> Real:
     """A constant that kernels compute themselves: within `other` of a float, or the integer `other` instead."""
     if dt.is_float(x.dtype):
-        return replace(x, err=other, structured=False)
+        return replace(x, err=other)
     return replace(x, members=(x.value, other), lo=np.minimum(x.value, other), hi=np.maximum(x.value, other))
 
 
@@ -407,6 +433,8 @@ def either(options: Sequence[Real]) -> Real:
         gap = np.maximum.reduce([np.where(v == first.value, 0.0, np.abs(v - first.value)) for v in values])
     # A set of values can hold infinities, a radius cannot; NaN beside a number is left undecided.
     hazard = hazard | np.isnan(gap) | (False if listed else np.isinf(gap))
-    err = np.maximum.reduce([np.broadcast_to(x.err, x.shape) for x in options]) + np.nan_to_num(gap, nan=0.0, posinf=0.0)
+    err = np.maximum.reduce([np.broadcast_to(x.err, x.shape) for x in options]) + np.nan_to_num(
+        gap, nan=0.0, posinf=0.0
+    )
     mag = None if all(x.mag is None for x in options) else np.maximum.reduce([x.magnitude for x in options])
     return replace(first, mag=mag, err=err, members=tuple(values) if listed else (), hazard=hazard, ieee=False)

@@ -31,7 +31,7 @@ def render(records: Sequence[Record], findings: Sequence[Finding], meta: Mapping
         suite = ET.SubElement(root, "testsuite", name=name)
         properties = ET.SubElement(suite, "properties")
         ET.SubElement(properties, "property", name="cases", value=str(len(rows)))
-        for record, n in _rows(rows, aggregate=len(records) > CASES):
+        for record, n in rows_of(rows, len(records) > CASES):
             _testcase(suite, name.replace("/", "."), record, n)
         suite.set("time", f"{sum(r.us for r in rows) / 1e6:.6f}")
     if not any(r.status in JUDGED or r.status in FINDINGS for r in records):
@@ -57,15 +57,15 @@ def render(records: Sequence[Record], findings: Sequence[Finding], meta: Mapping
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _rows(records: Sequence[Record], *, aggregate: bool) -> Iterable[tuple[Record, int]]:
-    """(record, how many cases it stands for)."""
-    if not aggregate:
+def rows_of(records: Sequence[Record], aggregate: bool | None = None) -> Iterable[tuple[Record, int]]:
+    """(record, how many cases it stands for); a run of more than CASES is gathered by row of dtypes and status."""
+    if not (len(records) > CASES if aggregate is None else aggregate):
         return [(r, 1) for r in records]
-    gathered: dict[tuple[str, Status], list[Record]] = {}
+    gathered: dict[tuple[str, str, str, Status], list[Record]] = {}
     for record in records:
-        gathered.setdefault((record.label, record.status), []).append(record)
+        gathered.setdefault((record.backend, record.op, record.label, record.status), []).append(record)
     out = []
-    for (_, status), rows in gathered.items():
+    for (*_, status), rows in gathered.items():
         single = rows[:RED_PER_ROW] if status in FINDINGS else []
         out += [(r, 1) for r in single]
         if rest := rows[len(single) :]:
@@ -85,12 +85,12 @@ def _testcase(suite: ET.Element, classname: str, record: Record, cases: int) -> 
     if record.status in FINDINGS:
         tag = "failure" if record.status is Status.FAIL else "error"
         result = ET.SubElement(case, tag, type=str(record.status), message=message)
-        result.text = _evidence(record)
+        result.text = evidence(record)
     elif record.status in SKIPPED:
         ET.SubElement(case, "skipped", type=f"opgauge.{record.status}", message=message)
 
 
-def _evidence(record: Record) -> str:
+def evidence(record: Record) -> str:
     lines = [
         f"[{element(row['index'])}] expected {acceptance(row['expected'])} got {element(row['got'])}"
         for row in offending(record.detail)

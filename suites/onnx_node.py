@@ -13,10 +13,13 @@ from onnx import numpy_helper
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.types import Array
 
-
 # Stored outputs that are not what their test computes, and why.
 STORED_DEVIATIONS = {
     "test_averagepool_2d_ceil_last_window_starts_on_pad": "the stored outputs were written by hand with four digits",
+    **dict.fromkeys(
+        ("test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners"),
+        "length_resized was taken to be 4 * 0.6, not the 2 elements that there are",
+    ),
 }
 
 
@@ -86,7 +89,8 @@ def _array(value: Array | onnx.TensorProto) -> Array:
 
 
 def _node_test(case: onnx.backend.test.case.test_case.TestCase) -> NodeTest:
-    assert case.model is not None and case.data_sets is not None
+    assert case.model is not None
+    assert case.data_sets is not None
     inputs, outputs = case.data_sets[0]
     names = [i.name for i in case.model.graph.input]
     return NodeTest(

@@ -52,7 +52,7 @@ def _gauss(bits: Bits, n: int) -> Array:
 
 def _store(values: Array, shape: Shape, dtype: str) -> Array:
     """To `dtype`, half-even; integers saturate."""
-    if dtype in dt.INTS:
+    if dt.is_integer(dtype):
         low, high = dt.limits(dtype)
         values = np.clip(np.rint(values), low, high) if values.dtype.kind == "f" else np.clip(values, low, high)
     with np.errstate(over="ignore"):
@@ -64,9 +64,9 @@ def uniform(bits: Bits, shape: Shape, dtype: str, params: Params) -> Array:
     n = _size(shape)
     if dtype == "bool":
         return (bits(n) >> np.uint64(63)).astype(np.bool_).reshape(shape)
-    if dtype in dt.INTS:
-        if params:
-            least, most = map(int, params)
+    if dt.is_integer(dtype):
+        if params or dtype in dt.SUBBYTE:
+            least, most = map(int, params or dt.limits(dtype))
             return _store(least + _below(bits, n, most - least + 1), shape, dtype)
         target = dt.numpy_dtype(dtype)
         words = bits(n) >> np.uint64(64 - 8 * target.itemsize)
@@ -214,6 +214,13 @@ def spread(bits: Bits, shape: Shape, dtype: str, params: Params) -> Array:
     return _store(base * factor, shape, dtype)
 
 
+def patterns(bits: Bits, shape: Shape, dtype: str, params: Params) -> Array:
+    """Any bits: of an 8-bit float all its numbers, infinities and NaN alike."""
+    target = dt.numpy_dtype(dtype)
+    words = bits(_size(shape)) >> np.uint64(64 - 8 * target.itemsize)
+    return words.astype(f"u{target.itemsize}").view(target).reshape(shape)
+
+
 def fill(bits: Bits, shape: Shape, dtype: str, params: Params) -> Array:
     """fill@value: the same number everywhere."""
     return np.full(shape, params[0]).astype(dt.numpy_dtype(dtype))
@@ -240,6 +247,7 @@ PROFILES: dict[str, Profile] = {
     "pow2": pow2,
     "scales": scales,
     "spread": spread,
+    "patterns": patterns,
     "fill": fill,
 }
 
@@ -252,7 +260,8 @@ def tensor(arg: Arg, seed: int, index: int) -> Array:
     dtype = dt.numpy_dtype(arg.dtype)
     try:
         if arg.values is not None:
-            exact = np.array(arg.values, np.float64 if dt.is_float(arg.dtype) else dtype)
+            wide = np.float64 if dt.is_float(arg.dtype) else np.int64 if arg.dtype in dt.SUBBYTE else dtype
+            exact = np.array(arg.values, wide)
             return exact.astype(dtype).reshape(arg.shape)
         profile = PROFILES[arg.profile]
         bits = np.random.PCG64(np.random.SeedSequence([seed, index])).random_raw

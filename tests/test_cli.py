@@ -36,7 +36,7 @@ def command(
 ) -> int:
     """The exit code of a command line whose run gave these records."""
 
-    def run(tasks, settings, jobs, on_record, on_task=lambda _: None) -> supervisor.Outcome:
+    def run(tasks, settings, jobs, on_record, on_task=lambda _: None, on_started=None) -> supervisor.Outcome:
         for each in records:
             on_record(each)
         return outcome or ended()
@@ -129,7 +129,7 @@ def test_an_error_of_ours_is_exit_4_never_a_finding(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(cli, "_reports", broken)
+    monkeypatch.setattr(cli, "write_reports", broken)
     assert command(monkeypatch, ["run", "-b", "exact", "--op", "MatMul", "--out", str(tmp_path)], [record()]) == 4
     assert "ZeroDivisionError" in capsys.readouterr().err
 
@@ -185,7 +185,7 @@ def test_a_dying_reference_worker_costs_its_task_only(how: str) -> None:
     done: list[supervisor.Task] = []
     names = ["one", "die", "two", "raise", "memory", "three"]
     tasks = [supervisor.Task("row", (name, f"{name}-after")) for name in names]
-    outcome = supervisor.run(tasks, supervisor.Settings(()), 2, lambda r: seen.append(r.case), done.append, how)
+    outcome = supervisor.run(tasks, supervisor.Settings(()), 2, lambda r: seen.append(r.case), done.append, how=how)
 
     lost = {"die-after", "raise-after", "memory-after"}
     assert sorted(seen) == sorted({n for t in tasks for n in t.names} - lost)

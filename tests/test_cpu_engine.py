@@ -173,3 +173,36 @@ print(out.tobytes().hex(), cpu.info()["float_gemm_order"])
     x, y = a.reshape(13, 35).astype(np.float32) / 97, b.reshape(35, 70).astype(np.float32) / 89
     assert bytes.fromhex(bits) == chain(x, y).tobytes()
     assert bytes.fromhex(bits) != other(x, y).tobytes()
+
+
+def test_the_arena_and_its_checking_mode_give_the_same_bits():
+    from opgauge.suites.networks import network
+
+    data, feeds = network("classifier-int8").build()
+    results = [cpu.load(arena=arena)(data, feeds) for arena in ("", "reuse", "check")]
+    assert len({r.outputs[0].tobytes() for r in results}) == 1
+    assert all(r.counts["peak_bytes"] > 0 for r in results)
+    with pytest.raises(BackendUnavailableError, match="arena"):
+        cpu.load(arena="maybe")
+
+
+def test_evicted_plans_are_counted(monkeypatch):
+    monkeypatch.setattr(cpu, "MAX_PLANS", 2)
+    run = cpu.load()
+    inputs = [("X", TensorProto.FLOAT, ["N"])]
+    data = model("Relu", inputs, TensorProto.FLOAT, 13)
+    seen = [run(data, {"X": np.ones(n, np.float32)}).counts for n in (1, 2, 1, 3, 2)]
+    assert [c["plan_hit_count"] for c in seen] == [0, 0, 1, 0, 0]
+    assert [c["plan_eviction_count"] for c in seen] == [0, 0, 0, 1, 2]
+
+
+def test_a_rule_is_switched_off_by_name():
+    from opgauge.suites.templates import TEMPLATES
+
+    data, feeds = next(t for t in TEMPLATES if t.name == "transpose-pairs/two readers").build(1)
+    every, none, without = (
+        cpu.load(**o)(data, feeds) for o in ({}, {"disable": "all"}, {"disable": "transpose-pairs"})
+    )
+    assert none.counts["DataMove.transpose_count"] == 2
+    assert without.counts["DataMove.transpose_count"] == 2
+    assert every.counts["DataMove.transpose_count"] == 1

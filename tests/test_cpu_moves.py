@@ -1,4 +1,4 @@
-"""Im2col, DataMove and Gather of the CPU against numpy: every bit arrives where it should, and nowhere else."""
+"""Im2col, DataMove, Gather, Scatter of the CPU against numpy: every bit arrives where it should, and nowhere else."""
 
 from __future__ import annotations
 
@@ -132,3 +132,45 @@ def test_gather_counts_negative_indices_from_the_end_and_names_bad_ones(find):
     for bad in (5, -6):
         with pytest.raises(IndexError, match=f"index {bad} is out of range for an axis of 5"):
             call(find, "Gather", "", [x, np.array([0, bad])], (1, 2, 1), "uint8")
+
+
+def places(rng, batch, count, sizes):
+    """Index tuples [batch, count, r], half of them counted from the end, and the flat places that they name."""
+    at = np.stack([rng.integers(0, n, (batch, count)) for n in sizes], -1)
+    flat = np.ravel_multi_index(tuple(np.moveaxis(at, -1, 0)), sizes)
+    return np.where(rng.integers(0, 2, at.shape) == 1, at - np.asarray(sizes), at), flat
+
+
+@pytest.mark.parametrize("word", ["uint8", "bfloat16", "float32", "int64", "bool"])
+def test_tuples_gather_and_scatter_by_bits(find, word):
+    rng = np.random.default_rng(19)
+    for batch, sizes, width, count in [(1, (5,), 1, 9), (3, (4, 2), 3, 5), (2, (2, 3, 2), 0, 4), (2, (3,), 2, 0)]:
+        x = data(rng, word, (batch, *sizes, width))
+        at, flat = places(rng, batch, count, sizes)
+        rows = x.reshape(batch, math.prod(sizes), width)
+        expected = np.stack([rows[b, flat[b]] for b in range(batch)])
+        equal(call(find, "Gather", "nd", [x, at], expected.shape, word), expected)
+        # Distinct places: what two updates of one place leave is nobody's business.
+        at, flat = places(rng, batch, min(count, 1), sizes)
+        updates = data(rng, word, (batch, min(count, 1), width))
+        expected = rows.copy()
+        for b in range(batch):
+            expected[b, flat[b]] = updates[b]
+        equal(call(find, "Scatter", "none", [x, at, updates], x.shape, word), expected.reshape(x.shape))
+    for primitive, inputs in (("Gather", []), ("Scatter", [np.zeros((1, 1, 1), np.uint8)])):
+        fn = "nd" if primitive == "Gather" else "none"
+        with pytest.raises(IndexError, match="index -4 is out of range for an axis of 3"):
+            call(find, primitive, fn, [np.zeros((1, 3, 1), np.uint8), np.array([[[-4]]]), *inputs], (1, 3, 1), "uint8")
+
+
+@pytest.mark.parametrize(("fn", "combine"), [("add", np.add), ("mul", np.multiply), ("max", max), ("min", min)])
+@pytest.mark.parametrize("word", ["float32", "float64", "int8", "int64"])
+def test_reducing_scatters_take_every_update_in_order(find, fn, combine, word):
+    rng = np.random.default_rng(20)
+    x = rng.integers(-3, 4, (2, 4, 3)).astype(word)
+    at, flat = places(rng, 2, 7, (4,))
+    updates = rng.integers(-2, 3, (2, 7, 3)).astype(word)
+    expected = x.copy()
+    for b, n, i in np.ndindex(2, 7, 3):
+        expected[b, flat[b, n], i] = combine(expected[b, flat[b, n], i], updates[b, n, i])
+    equal(call(find, "Scatter", fn, [x, at, updates], x.shape, word), expected)

@@ -1,4 +1,4 @@
-"""The documents against the code: numbered rules, links, exit codes, statuses.
+"""The documents against the code: numbered rules, links, exit codes, statuses, commands.
 
 Each check is a function of a root path or of texts that returns findings, and is shown a planted mistake.
 """
@@ -6,12 +6,20 @@ Each check is a function of a root path or of texts that returns findings, and i
 from __future__ import annotations
 
 import ast
+import importlib.util
+import os
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import typer.main
+import yaml
 
 from opgauge import cli
 from opgauge.reference_engine.types import Policy, Status
@@ -108,6 +116,8 @@ def link_findings(root: Path) -> list[str]:
                 continue
             file, _, fragment = link.partition("#")
             target = (path.parent / file).resolve() if file else path
+            if f"/docs/{MADE}" in target.as_posix():
+                continue  # a strict build of the site holds these
             if not target.exists():
                 wrong.append(f"{path.relative_to(root)}: {link} does not exist")
             elif fragment and fragment not in anchors(target.read_text("utf-8")):
@@ -185,10 +195,186 @@ def test_the_table_of_policies_has_the_fields_and_defaults_of_the_code() -> None
 
 def test_commands_that_the_readme_shows_exist() -> None:
     shown = set(re.findall(r"^ {4}opgauge (\w+)", read("README.md"), re.MULTILINE))
-    names = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
+    names = set(command_table())
 
     assert shown
     assert shown <= names
+
+
+# ---------------------------------------------------------------- commands
+
+
+COMMENT = re.compile(r"^<!-- (run|file): (.+?) -->$")
+SAYS = re.compile(r'exit (\d+)(?:, says "(.+)")?$')
+PAGES = ("docs/tutorial.md", *sorted(f"docs/howto/{p.name}" for p in (ROOT / "docs" / "howto").glob("*.md")))
+MADE = "reference/"  # pages that docs/reference.py makes when the site is built
+
+
+class Directive(NamedTuple):
+    """A comment of a page and the fenced block below it: a file to write or a command to run."""
+
+    kind: str
+    words: str
+    block: str
+
+
+def directives(text: str) -> list[Directive]:
+    """In order. A `file: NAME = PATH` may do without a block of its own."""
+    found, lines = [], text.splitlines()
+    for i, line in enumerate(lines):
+        if match := COMMENT.match(line):
+            block: list[str] = []
+            if lines[i + 1].startswith("```"):
+                end = lines.index("```", i + 2)
+                block = lines[i + 2 : end]
+            found.append(Directive(match[1], match[2], "\n".join(block)))
+    return found
+
+
+def write_file(each: Directive, folder: Path) -> None:
+    name, _, source = each.words.partition(" = ")
+    text = (ROOT / source).read_text("utf-8") if source else each.block + "\n"
+    if source and each.block:  # what is shown is what is there, less the module's docstring
+        assert each.block.strip() == text.partition('"""\n')[2].strip(), f"{name} differs from {source}"
+    (folder / name).write_text(text, "utf-8")
+
+
+def run_block(each: Directive, folder: Path) -> str:
+    """What is wrong with a marked command block, or an empty string."""
+    wanted = SAYS.match(each.words)
+    assert wanted, f'{each.words!r} is not `exit N` or `exit N, says "..."`'
+    place = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("OPGAUGE_", "PYTEST_"))}
+    environment |= {"PATH": place, "OPGAUGE_JOBS": "1"}
+    command = ["bash", "-eu", "-o", "pipefail", "-c", each.block]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400)
+    if done.returncode != int(wanted[1]):
+        return f"{each.block}\nexits {done.returncode}, not {wanted[1]}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    missing = wanted[2] and wanted[2] not in done.stdout + done.stderr
+    return f"{each.block}\ndoes not say {wanted[2]!r}:\n{done.stdout[-2000:]}" if missing else ""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", PAGES)
+def test_marked_command_blocks_do_what_the_page_says(page: str, tmp_path: Path) -> None:
+    wrong = []
+    for each in directives(read(page)):
+        if each.kind == "file":
+            write_file(each, tmp_path)
+        else:
+            wrong.append(run_block(each, tmp_path))
+
+    assert [text for text in wrong if text] == []
+
+
+def test_a_command_block_that_does_something_else_is_found(tmp_path: Path) -> None:
+    page = '<!-- file: a.txt -->\n```text\nhello\n```\n<!-- run: exit 0, says "{}" -->\n```sh\ncat a.txt{}\n```\n'
+
+    def outcome(text: str) -> str:
+        file, command = directives(text)
+        write_file(file, tmp_path)
+        return run_block(command, tmp_path)
+
+    assert outcome(page.format("hello", "")) == ""
+    assert "does not say 'bye'" in outcome(page.format("bye", ""))
+    assert "exits 1, not 0" in outcome(page.format("hello", "\nfalse"))
+
+
+def command_table() -> dict[str, Any]:
+    """Every command by its words: `run`, `report diff`, and `report` itself."""
+
+    def walk(words: list[str], command: Any) -> Iterator[tuple[str, Any]]:
+        if words:
+            yield " ".join(words), command
+        for name, inner in (getattr(command, "commands", None) or {}).items():
+            yield from walk([*words, name], inner)
+
+    return dict(walk([], typer.main.get_command(cli.app)))
+
+
+def shown_commands() -> Iterator[tuple[str, list[str]]]:
+    """(page, words after `opgauge`) of each command in README.md and docs/, comments and variables aside."""
+    for page in ("README.md", *(p.relative_to(ROOT).as_posix() for p in sorted((ROOT / "docs").rglob("*.md")))):
+        text = read(page)
+        blocks = [
+            *re.findall(r"^```sh\n(.+?)^```", text, re.MULTILINE | re.DOTALL),
+            *re.findall(r"^ {4}(.+)$", text, re.MULTILINE),
+        ]
+        for line in re.findall(r"^(?:[A-Z_]+=\S+ )?opgauge (.+)$", "\n".join(blocks), re.MULTILINE):
+            yield page, shlex.split(line, comments=True)
+        for line in re.findall(r"`opgauge ([a-z][^`\n]*)`", text):
+            yield page, shlex.split(line)
+
+
+def usage_finding(words: list[str]) -> str:
+    """Why a command line would not be understood, or an empty string."""
+    table = command_table()
+    name = max((n for n in table if words[: len(n.split())] == n.split()), key=len, default="")
+    if not name:
+        return f"no command {' '.join(words)!r}"
+    rest = words[len(name.split()) :]
+    if not rest or hasattr(table[name], "commands"):
+        return ""
+    try:
+        table[name].make_context(name, [w for w in rest if w != "..."], resilient_parsing=False)
+    except Exception as error:
+        return f"{' '.join(words)}: {getattr(error, 'message', error)}"
+    return ""
+
+
+def test_every_command_that_a_document_shows_is_understood() -> None:
+    shown = list(shown_commands())
+
+    assert len(shown) > 20
+    assert [(page, why) for page, words in shown if (why := usage_finding(words))] == []
+    assert "no command" in usage_finding(["runn"])
+    assert "No such option" in usage_finding(["run", "--bugdet", "5"])
+
+
+def reference() -> Any:
+    spec = importlib.util.spec_from_file_location("opgauge_docs_reference", ROOT / "docs" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_reference_pages_hold_every_command_setting_backend_and_operator() -> None:
+    from opgauge.backends import BACKENDS
+    from opgauge.config import KEYS
+    from opgauge.reference_engine.operators import OPERATORS
+
+    pages = reference().pages()
+
+    leaves = [name for name, command in command_table().items() if not hasattr(command, "commands")]
+    assert [n for n in leaves if f"## opgauge {n}\n" not in pages["reference/commands.md"]] == []
+    assert [k.name for k in KEYS if f"`{k.name}`" not in pages["reference/settings.md"]] == []
+    assert [b for b in BACKENDS if f"`{b}`" not in pages["reference/backends.md"]] == []
+    assert [op for _, op in OPERATORS if f"| {op} |" not in pages["reference/operators.md"]] == []
+    assert "## assert_within_set" in pages["reference/python.md"]
+
+
+def navigated(tree: Any) -> list[str]:
+    if isinstance(tree, str):
+        return [tree]
+    return [page for each in (tree.values() if isinstance(tree, dict) else tree) for page in navigated(each)]
+
+
+def test_the_site_navigates_to_every_page_and_only_to_pages() -> None:
+    pages = navigated(yaml.safe_load(read("mkdocs.yml"))["nav"])
+    written = {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md") if "notes" not in p.parts}
+
+    assert set(pages) == written | set(reference().HEADS)
+
+
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "reference" / "commands" / "index.html").is_file()
 
 
 # ---------------------------------------------------------------- planted mistakes

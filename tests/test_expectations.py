@@ -54,6 +54,24 @@ def test_only_the_elements_of_the_predicate_are_excused(got, status):
     assert explained(got) is status
 
 
+def test_names_say_how_far_an_element_lies_and_whether_it_is_a_number():
+    real = np.asarray([100.0, 100.0, np.nan])
+    value = real.astype(np.float32)
+    sets = Exact("float32", value, real, real, nan=np.isnan(real), real=real)
+    got = np.asarray([99.0, np.nan, 4.0], np.float32)
+    for predicate, mask in (
+        ("under > 0 and under <= 1", [True, False, False]),
+        ("under > 1", [False, False, False]),
+        ("rel <= 0.01", [True, False, False]),
+        ("rel <= 0.001", [False, False, False]),
+        ("off <= 1", [True, False, False]),
+        ("nan == 1", [False, True, False]),
+        ("nan == 0", [True, False, True]),
+    ):
+        row = ex.parse(ROW.replace("v >= 100 and got == 0", predicate), "here")[0]
+        assert ex.excused(row, sets, got).tolist() == mask
+
+
 def test_another_operator_is_not_excused():
     assert explained([1, 0, 255], "QLinearAdd") is Status.FAIL
 

@@ -1,6 +1,7 @@
 """The counts behind every report."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -29,6 +30,11 @@ def record(status: Status, op: str = "Conv", backend: str = "cpu", label: str = 
             | {"backend": backend, "status": status}
         )
     )
+
+
+def numbered(records: list[Record]) -> list[Record]:
+    """The same records as verdicts on cases of their own."""
+    return [replace(r, case=f"{r.case}{i}") for i, r in enumerate(records)]
 
 
 MIXED = [
@@ -93,7 +99,7 @@ def test_a_backend_that_judged_nothing_has_no_shares():
 @pytest.mark.parametrize(("untrusted", "over"), [(2, False), (3, True)])
 def test_ordinary_profiles_may_prove_nothing_in_two_cases_of_a_hundred(untrusted, over):
     records = [record(Status.PASS)] * (100 - untrusted) + [record(Status.UNTRUSTED)] * untrusted
-    row = quality(frame(records)).loc[("Conv", False)]
+    row = quality(frame(numbered(records))).loc[("Conv", False)]
     assert row["untrusted_share"] == pytest.approx(untrusted / 100)
     assert row["limit"] == UNTRUSTED_LIMIT[False]
     assert bool(row["over"]) is over
@@ -102,15 +108,22 @@ def test_ordinary_profiles_may_prove_nothing_in_two_cases_of_a_hundred(untrusted
 def test_special_profiles_are_held_apart_and_to_their_own_limit():
     records = [record(Status.PASS)] * 10 + [record(Status.PASS, profile="ties")] * 9
     records.append(record(Status.UNTRUSTED, profile="ties"))
-    table = quality(frame(records))
+    table = quality(frame(numbered(records)))
     assert table.loc[("Conv", False), "untrusted"] == 0
     assert table.loc[("Conv", True), "untrusted_share"] == pytest.approx(0.1)
     assert not table.loc[("Conv", True), "over"]
 
 
+def test_a_case_counts_once_however_many_backends_gave_a_verdict_on_it():
+    vacuous = [record(Status.UNTRUSTED, backend=b) for b in ("cpu", "exact", "onnxruntime")]
+    row = quality(frame([*vacuous, *numbered([record(Status.PASS)] * 9)])).loc[("Conv", False)]
+    assert (row["cases"], row["untrusted"]) == (10, 1)
+    assert not row["over"]
+
+
 def test_unsupported_cases_do_not_dilute_the_untrusted_share():
     records = [record(Status.UNSUPPORTED)] * 98 + [record(Status.UNTRUSTED), record(Status.PASS)]
-    assert quality(frame(records)).loc[("Conv", False), "untrusted_share"] == pytest.approx(0.5)
+    assert quality(frame(numbered(records))).loc[("Conv", False), "untrusted_share"] == pytest.approx(0.5)
 
 
 def test_no_records_make_empty_tables():

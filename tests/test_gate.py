@@ -42,15 +42,16 @@ def test_an_informative_backend_has_no_findings():
     ("vacuous", "profile", "found"), [(2, "plain", 0), (3, "plain", 1), (3, "special", 0), (11, "special", 1)]
 )
 def test_too_many_passes_that_prove_nothing_are_a_finding(vacuous, profile, found):
-    records = [replace(GOOD, profile=profile)] * (100 - vacuous)
-    records += [replace(GOOD, profile=profile, status=Status.UNTRUSTED)] * vacuous
+    statuses = [Status.UNTRUSTED] * vacuous + [Status.PASS] * (100 - vacuous)
+    records = [replace(GOOD, case=f"{i}", profile=profile, status=s) for i, s in enumerate(statuses)]
     assert len(gate.findings(records)) == found
 
 
 def test_undecided_elements_count_by_their_share():
-    half = [replace(GOOD, undecided=5)] * 10
-    assert [f.rule for f in gate.findings(half + [GOOD] * 60)] == ["untrusted"]
-    assert gate.findings(half + [GOOD] * 400) == []
+    half = [replace(GOOD, case=f"half {i}", undecided=5) for i in range(10)]
+    whole = [replace(GOOD, case=f"whole {i}") for i in range(400)]
+    assert [f.rule for f in gate.findings(half + whole[:60])] == ["untrusted"]
+    assert gate.findings(half + whole) == []
 
 
 def test_a_shrunk_case_is_the_one_to_reproduce():

@@ -36,7 +36,8 @@ def verdict(exact: Exact, actual: np.ndarray, policy: Policy = DEFAULT) -> Verdi
 
 
 def with_rounding(exact: Exact, rounding: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    assert exact.real is not None and exact.zero_point is not None
+    assert exact.real is not None
+    assert exact.zero_point is not None
     return np.clip(rounding(exact.real) + exact.zero_point, 0, 255).astype(np.uint8)
 
 
@@ -81,9 +82,15 @@ def test_zero_point_added_before_rounding_needs_to_be_declared():
     exact, allowed = requantized(0.5, 101), requantized(0.5, 101, inside)
     assert (
         exact.zero_point is not None
-        and allowed.zero_point is not None
-        and exact.real is not None
-        and allowed.real is not None
+    )
+    assert (
+        allowed.zero_point is not None
+    )
+    assert (
+        exact.real is not None
+    )
+    assert (
+        allowed.real is not None
     )
     got = np.clip(np.rint(exact.real + exact.zero_point), 0, 255).astype(np.uint8)
     assert verdict(exact, got).status is Status.FAIL
@@ -174,7 +181,8 @@ def test_single_ieee_operations_have_one_answer():
 def test_a_sum_that_may_overflow_on_the_way_is_undecided():
     x = r.leaf(np.asarray([[3e38, 3e38, -3e38]], F), "float32")
     exact = accept(PRIMITIVES["Reduce"].exact(x, fn="sum", policy=DEFAULT), DEFAULT)
-    assert exact.free is not None and exact.free.all()
+    assert exact.free is not None
+    assert exact.free.all()
     assert verdict(exact, np.asarray([np.inf], F)).status is Status.UNTRUSTED
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from opgauge.reference_engine.errors import UnsupportedError
 
 calls = [0]
+late, hoard = [], []
 held = np.zeros(3, np.float32)
 
 def late_crash():
@@ -46,6 +47,12 @@ def run(model, inputs):
         held[:] = x + calls[0] * 0
         held[0] = calls[0]
         return [held]
+    if kind == "shared":
+        held[:] = good[0]
+        return [held]
+    if kind == "stale":
+        late.append(good[0])
+        return [late[-2] if len(late) % 64 == 0 else good[0]]
     if kind == "memory": raise MemoryError("plenty")
     if kind == "greedy": return [np.ones(1 << 40, np.uint8)]
     if kind == "raise": raise TypeError("\\x1b[31mred\\x1b[0m\\nsecond line")
@@ -59,7 +66,14 @@ def run(model, inputs):
     if kind == "chdir": os.chdir("/")
     if kind == "fork":
         if os.fork() == 0: return good
-    if kind == "late": late_crash()
+    if kind == "late" and not late: late.append(late_crash())
+    if kind == "thread": threading.Thread(target=time.sleep, args=(9,), daemon=True).start()
+    if kind == "descriptor": os.dup(2)
+    if kind == "alarm": signal.setitimer(signal.ITIMER_REAL, 100)
+    if kind == "umask": os.umask(0o77)
+    if kind == "mask": signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    if kind == "handler": signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    if kind == "grows": hoard.append(np.ones(1 << 20, np.uint8))
     if kind == "nan": return [np.array([0x7FC00000 + calls[0]], np.uint32).view(np.float32)]
     if kind == "strided": return [(x + np.float32(1)).repeat(2)[::2]]
     return good
@@ -87,7 +101,6 @@ def ask(client: Client, kind: str) -> Observation:
         ("strided", "pass", ""),
         ("nan", "pass", ""),  # payloads of NaN differ from call to call
         ("print", "pass", ""),
-        ("fork", "pass", ""),
         ("exit", "crash", "exit code 0"),
         ("segv", "crash", "SIGSEGV"),
         ("abort", "crash", "SIGABRT"),
@@ -96,6 +109,7 @@ def ask(client: Client, kind: str) -> Observation:
         ("clobber", "clobbered", "input 'x' changed: 1 of 3 elements"),
         ("differs", "flaky", "differs in 3 of 3 elements of output 0"),
         ("reused", "flaky", "earlier result overwritten by a later call (output 0)"),
+        ("shared", "flaky", "earlier result overwritten by a later call (output 0)"),
         ("memory", "oom", "plenty"),
         ("greedy", "oom", "MemoryError"),
         ("raise", "fail", "raised TypeError: red"),
@@ -106,6 +120,14 @@ def ask(client: Client, kind: str) -> Observation:
         ("object", "fail", "numpy dtype object"),
         ("nothing", "fail", "returned NoneType"),
         ("chdir", "leak", "working directory"),
+        ("fork", "leak", "a child process"),
+        ("thread", "leak", "more threads running"),
+        ("descriptor", "leak", "open descriptors"),
+        ("alarm", "leak", "timers running"),
+        ("umask", "leak", "file mode mask 0077"),
+        ("mask", "leak", "blocked signals"),
+        ("handler", "leak", "ignored signals"),
+        ("grows", "leak", "resident memory grows by 10"),
         ("round_up", "leak", "rounding mode upward"),
     ],
 )
@@ -123,6 +145,13 @@ def test_a_misbehaviour_is_charged_to_its_case_and_the_next_case_is_right(
         assert control.status is Status.PASS
         np.testing.assert_array_equal(control.outputs[0], X + 1)
     assert "\x1b" not in seen.message
+
+
+@pytest.mark.parametrize(("rounds", "status"), [(1, Status.PASS), (40, Status.FLAKY)])
+def test_state_that_shows_once_in_64_calls_needs_that_many_calls(client: Client, rounds: int, status: Status) -> None:
+    client.submit("stale", b"stale", {"x": X}, n_outputs=1, rounds=rounds)
+
+    assert client.receive().status is status
 
 
 def test_a_process_that_dies_after_its_result_is_charged_to_that_case(client: Client) -> None:
@@ -144,8 +173,8 @@ def test_a_reply_that_nobody_fetched_does_not_answer_the_next_case(client: Clien
 def test_a_worker_ends_when_its_client_does(client: Client, tmp_path: Path) -> None:
     with Client(client.spec) as other:
         assert ask(other, "good").status is Status.PASS
-        assert other._process is not None
-        pid = other._process.pid
+        assert other._kernel is not None
+        pid = other._kernel.process.pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -160,7 +189,7 @@ def test_no_worker_outlives_a_killed_client_even_in_a_busy_loop(client: Client) 
         "client.submit('good', b'good', {'x': np.zeros(3, np.float32)})\n"
         "client.receive()\n"
         "client.submit('spin', b'spin', {'x': np.zeros(3, np.float32)})\n"
-        "print(client._process.pid, flush=True)\n"
+        "print(client._kernel.process.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
     command = [sys.executable, "-c", code, client.spec.text]

@@ -212,6 +212,19 @@ def test_the_users_driver_is_honoured(
 
 
 @linux
+def test_a_browsers_driver_is_listed_behind_the_systems(
+    x: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for each in x.DRIVER_VARIABLES:
+        monkeypatch.delenv(each, raising=False)
+    top, find = plant(tmp_path, LAVAPIPE, CHROME), x.find_driver
+    monkeypatch.setattr(x, "find_driver", lambda _, patterns: find(top, patterns))
+    for found, listed in ((LAVAPIPE, [LAVAPIPE, CHROME]), (CHROME, [CHROME])):
+        monkeypatch.setattr(x, "ensure_driver", lambda *_, found=found: (top / found, []))
+        assert x.ensure_vulkan(tmp_path)["VK_DRIVER_FILES"] == os.pathsep.join(str(top / name) for name in listed)
+
+
+@linux
 def test_no_driver_is_said_and_gone_past(
     x: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opgauge.backends import RunResult
+from opgauge.reference_engine.arena import Layout, execute_in_arena, lay_out
 from opgauge.reference_engine.errors import BackendUnavailableError
-from opgauge.reference_engine.executor import Plan, execute, finder, plan
+from opgauge.reference_engine.executor import Plan, execute, finder, plan, with_added
 from opgauge.reference_engine.types import Array, Kernel
 
 SOURCES = tuple(sorted(Path(__file__).parent.glob("*.py")))
 MAX_PLANS = 16
+ARENAS = ("", "reuse", "check")
 
 
 def kernels() -> tuple[Kernel, ...]:
@@ -42,19 +44,25 @@ class Planned:
     key: tuple[object, ...]
     content: Mapping[str, bytes]
     plan: Plan
+    layout: Layout
 
     def serves(self, key: tuple[object, ...], inputs: Mapping[str, Array]) -> bool:
         return self.key == key and all(inputs[name].tobytes() == data for name, data in self.content.items())
 
 
-def load(disable: str = "", only: str = "", threads: str = "") -> Callable[[bytes, Mapping[str, Array]], RunResult]:
+def load(
+    disable: str = "", only: str = "", threads: str = "", arena: str = ""
+) -> Callable[[bytes, Mapping[str, Array]], RunResult]:
     """The engine as a function of model bytes and run-time inputs.
 
     `disable` and `only` are ids of graph rules joined by `+`; `disable=all` runs the graph as it was lowered.
+    `arena=reuse` keeps intermediate tensors in one block, `arena=check` also poisons what is not live.
     Raises: BackendUnavailableError for an option that asks for what this engine does not have.
     """
     if threads not in ("", "1"):
         raise BackendUnavailableError(f"cpu: threads={threads}: this engine runs on one thread; use threads=1")
+    if arena not in ARENAS:
+        raise BackendUnavailableError(f"cpu: arena={arena}: write {' or '.join(ARENAS[1:])}")
     from opgauge.reference_engine import passes
     from opgauge.reference_engine.lower import lower  # onnx is slow to import
 
@@ -63,31 +71,38 @@ def load(disable: str = "", only: str = "", threads: str = "") -> Callable[[byte
     except passes.UnknownRuleError as error:
         raise BackendUnavailableError(f"cpu: {error}") from error
 
-    find = finder(kernels())
+    find = finder(with_added(kernels(), "cpu"))
     plans: list[Planned] = []  # the last used at the end
+    evicted = [0]
 
-    def planned(model: bytes, inputs: Mapping[str, Array]) -> tuple[Plan, bool]:
+    def planned(model: bytes, inputs: Mapping[str, Array]) -> tuple[Planned, bool]:
         specs = tuple((name, x.dtype.str, x.dtype.name, x.shape) for name, x in sorted(inputs.items()))
         key = (hashlib.sha256(model).digest(), specs)
         for at, kept in enumerate(plans):
             if kept.serves(key, inputs):
                 plans.append(plans.pop(at))
-                return kept.plan, True
+                return kept, True
         graph = lower(model, inputs)
         if rules:
             graph, _ = passes.optimise(graph, rules)
-        fresh = Planned(key, {name: inputs[name].tobytes() for name in graph.bound}, plan(graph, find, "cpu"))
+        content = {name: inputs[name].tobytes() for name in graph.bound}
+        fresh = Planned(key, content, plan(graph, find, "cpu"), lay_out(graph))
         plans.append(fresh)
+        evicted[0] += max(len(plans) - MAX_PLANS, 0)
         del plans[:-MAX_PLANS]
-        return fresh.plan, False
+        return fresh, False
 
     def run(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
         start = time.perf_counter_ns()
-        bound, hit = planned(model, inputs)
+        kept, hit = planned(model, inputs)
         ready = time.perf_counter_ns()
-        outputs = execute(bound, inputs)
+        if arena:
+            outputs = execute_in_arena(kept.plan, kept.layout, inputs, check=arena == "check")
+        else:
+            outputs = execute(kept.plan, inputs)
         done = time.perf_counter_ns()
-        counts = {**bound.counts, "plan_hit_count": int(hit)}
+        plan_counts = {"plan_hit_count": int(hit), "plan_eviction_count": evicted[0]}
+        counts = {**kept.plan.counts, "peak_bytes": kept.layout.peak, **plan_counts}
         return RunResult(outputs, counts, {"plan": ready - start, "run": done - ready})
 
     return run

@@ -1,4 +1,4 @@
-"""Im2col, DataMove and Gather on the CPU: by item size, never by type."""
+"""Im2col, DataMove, Gather and Scatter on the CPU: moves by item size, never by type."""
 
 from __future__ import annotations
 
@@ -173,6 +173,51 @@ def gather(x: Array, indices: Array, out: Array) -> None:
         np.take(raw(x), indices, axis=1, out=raw(out), mode="wrap")
 
 
+def gather_nd(x: Array, indices: Array, out: Array) -> None:
+    """out[b,n,i] = x[b, indices[b,n,0], .., indices[b,n,r-1], i]
+
+    Shapes: x [B,*D,I], indices [B,N,r], out [B,N,I]. Raises: IndexError as gather.
+    """
+    rows, width = flat_rows(x, indices, "Gather"), x.shape[-1]
+    if out.size:
+        np.take(raw(x).reshape(-1, width), rows, axis=0, out=raw(out).reshape(len(rows), width), mode="wrap")
+
+
+def flat_rows(x: Array, indices: Array, name: str) -> Array:
+    """The row of x, seen as [B*prod(D),I], that each index tuple names.
+
+    Raises: IndexError naming the value that is out of range.
+    """
+    rows = np.repeat(np.arange(indices.shape[0]), indices.shape[1])
+    for axis, length in enumerate(x.shape[1:-1]):
+        at = indices[:, :, axis].ravel()
+        outside = (at < -length) | (at >= length)
+        if outside.any():
+            raise IndexError(f"{name}: index {at[outside][0]} is out of range for an axis of {length}")
+        rows = rows * length + np.where(at < 0, at + length, at)
+    return rows
+
+
+def scatter(ufunc):
+    """out = x, then out[b, indices[b,n,..], i] = fn(that, updates[b,n,i]) in the order of n
+
+    Shapes: x, out [B,*D,I], indices [B,N,r], updates [B,N,I]. Raises: IndexError as gather.
+    """
+
+    def call(x: Array, indices: Array, updates: Array, out: Array) -> None:
+        rows, width = flat_rows(x, indices, "Scatter"), x.shape[-1]
+        np.copyto(raw(out), raw(x))
+        if not updates.size:
+            return
+        if ufunc is None:
+            raw(out).reshape(-1, width)[rows] = raw(updates).reshape(len(rows), width)
+            return
+        with np.errstate(all="ignore"):
+            ufunc.at(out.reshape(-1, width), rows, updates.reshape(len(rows), width))
+
+    return call
+
+
 KERNELS = (
     Kernel("Im2col", "", ("*",), im2col),
     Kernel("DataMove", "transpose", ("*",), transpose),
@@ -182,4 +227,10 @@ KERNELS = (
     Kernel("DataMove", "concat", ("*",), concat),
     Kernel("DataMove", "copy", ("*",), copy),
     Kernel("Gather", "", ("*",), gather),
+    Kernel("Gather", "nd", ("*",), gather_nd),
+    Kernel("Scatter", "none", ("*",), scatter(None)),
+    Kernel("Scatter", "add", ("*",), scatter(np.add)),
+    Kernel("Scatter", "mul", ("*",), scatter(np.multiply)),
+    Kernel("Scatter", "max", ("*",), scatter(np.maximum)),
+    Kernel("Scatter", "min", ("*",), scatter(np.minimum)),
 )

@@ -69,6 +69,43 @@ def divide_integer(x: Array, y: Array, out: Array) -> None:
 
 
 @quiet
+def modulo(x: Array, y: Array, out: Array) -> None:
+    """out[i] = x[i] - floor(x[i] / y[i]) * y[i]; 0 where y is 0"""
+    np.mod(x, y, out=out)
+
+
+@quiet
+def remainder(x: Array, y: Array, out: Array) -> None:
+    """out[i] = x[i] - trunc(x[i] / y[i]) * y[i], exact; an integer divisor of 0 gives 0"""
+    if x.dtype == dt.NUMPY["bfloat16"]:
+        narrow(np.fmod(x.astype(np.float64), y.astype(np.float64)), out)
+    else:
+        np.fmod(x, y, out=out)
+
+
+@quiet
+def power(x: Array, y: Array, out: Array) -> None:
+    """out[i] = x[i] ^ y[i], floats in float64 and rounded once; 0 where an integer exponent is negative"""
+    if x.dtype.kind == "i":
+        np.power(x, np.maximum(y, 0), out=out)
+        out[y < 0] = 0
+    else:
+        narrow(np.power(x.astype(np.float64), y.astype(np.float64)), out)
+
+
+def shifted(ufunc: Ufunc) -> Callable[..., None]:
+    """out[i] = x[i] shifted by y[i] bits; beyond the width of the type, or below 0, only the sign is left"""
+
+    def kernel(x: Array, y: Array, out: Array) -> None:
+        width = 8 * x.dtype.itemsize
+        beyond = (y < 0) | (y >= width)
+        ufunc(x, np.where(beyond, 0, y).astype(x.dtype), out=out)
+        out[beyond] = np.where((x < 0) & (ufunc is np.right_shift), -1, 0).astype(x.dtype)[beyond]
+
+    return quiet(kernel)
+
+
+@quiet
 def relu(x: Array, out: Array) -> None:
     """out[i] = max(x[i], 0); NaN stays"""
     np.maximum(x, x.dtype.type(0), out=out)
@@ -111,11 +148,17 @@ def cast(x: Array, out: Array, to: str, *_: object) -> None:
     float is rounded once, half to even.
     """
     source = dt.word_of(x.dtype)
-    if to == "bool":
+    if source in dt.SUBBYTE or source in dt.FLOAT8:
+        cast(x.astype(np.float32 if source in dt.FLOAT8 else np.int8), out, to)
+    elif to in dt.SUBBYTE and dt.is_float(source):
+        held = np.empty(out.shape, np.int64)
+        cast(x, held, "int64")
+        out[...] = held.astype(out.dtype)  # beyond the range the low bits, as ml_dtypes would
+    elif to == "bool":
         np.not_equal(x, x.dtype.type(0), out=out)
     elif dt.is_float(source) and not dt.is_float(to):
         truncate(x, out, to)
-    elif to == "bfloat16" and source in WIDER_THAN_FLOAT32:
+    elif to in ("bfloat16", *dt.FLOAT8) and source in WIDER_THAN_FLOAT32:
         narrow(x.astype(np.float64), out)
     else:
         np.copyto(out, x, casting="unsafe")
@@ -208,6 +251,37 @@ def quantize(x: Array, scale: Array, zero_point: Array, out: Array, to: str, *_:
 
 
 @quiet
+def quantize_subbyte(x: Array, scale: Array, zero_point: Array, out: Array, to: str, *_: object) -> None:
+    """out = saturate(rint(float32(x / scale)) + zero_point) for integers narrower than a byte"""
+    held, (low, high) = np.empty(out.shape, np.int8), dt.limits(to)
+    wide = zero_point.astype(np.int32)
+    quantize_rows(float32(x), float32(scale), wide, held, np.int32(low), np.int32(high))
+    out[...] = held.astype(out.dtype)
+
+
+@quiet
+def quantize_float8(
+    x: Array, scale: Array, zero_point: Array, out: Array, to: str, precision: str, saturate: object
+) -> None:
+    """out = cast(float32(x / scale)), one rounding to 8 bits; saturated, or NaN or infinity beyond the largest number
+
+    Shapes: x, out [O,C,I]; scale [C]; zero_point is 0.
+    """
+    quotient = x.astype(np.float32) / scale.astype(np.float32)[None, :, None]
+    if saturate:
+        quotient = np.clip(quotient, np.float32(-dt.MAX[to]), np.float32(dt.MAX[to]))
+    out[...] = quotient.astype(out.dtype)
+
+
+@quiet
+def dequantize_narrow(x: Array, scale: Array, zero_point: Array, out: Array, to: str) -> None:
+    """out = float32(x - zero_point) * scale for what is stored in less than a byte, or as an 8-bit float"""
+    kind = np.float32 if dt.is_float(dt.word_of(x.dtype)) else np.int8
+    difference = x.astype(kind).astype(np.float32) - zero_point.astype(kind).astype(np.float32)[None, :, None]
+    out[...] = (difference * scale.astype(np.float32)[None, :, None]).astype(out.dtype)
+
+
+@quiet
 def requantize(acc: Array, multiplier: Array, zero_point: Array, out: Array, to: str, *_: object) -> None:
     """out = saturate(rint(float32(acc) * multiplier) + zero_point)
 
@@ -234,12 +308,33 @@ def float32(x: Array) -> Array:
 
 
 SIGNED = ("int8", "int16", "int32", "int64")
-FUNCTIONS = {"exp": np.exp, "log": np.log, "tanh": np.tanh, "sqrt": np.sqrt}
+ARC = {"asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh}
+NAMED = ("exp", "log", "tanh", "sqrt", "sin", "cos", "tan", "sinh", "cosh")
+FUNCTIONS = {**{name: getattr(np, name) for name in NAMED}, **ARC, "atanh": np.arctanh}
+STEPS = {"floor": np.floor, "ceil": np.ceil, "round": np.rint}
+COMPARISONS = {"equal": np.equal, "less": np.less, "less_or_equal": np.less_equal}
+BITS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+SHIFTS = {"shift_left": np.left_shift, "shift_right": np.right_shift}
+SCALES = ("float32", "float16", "bfloat16")
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 KERNELS = (
     *(Kernel("Elementwise", fn, (d, d, d), written_by(u)) for fn, u in BINARY.items() for d in (*dt.FLOATS, *dt.INTS)),
     *(Kernel("Elementwise", "div", (d, d, d), written_by(np.divide)) for d in dt.FLOATS),
     *(Kernel("Elementwise", "div", (d, d, d), divide_integer) for d in dt.INTS),
+    *(Kernel("Elementwise", "mod", (d, d, d), modulo) for d in dt.INTS),
+    *(Kernel("Elementwise", "fmod", (d, d, d), remainder) for d in (*dt.FLOATS, *dt.INTS)),
+    *(Kernel("Elementwise", "pow", (d, d, d), power) for d in (*dt.FLOATS, "int32", "int64")),
+    *(Kernel("Elementwise", fn, (d, d), written_by(u)) for fn, u in STEPS.items() for d in dt.FLOATS),
+    *(Kernel("Elementwise", "sign", (d, d), written_by(np.sign)) for d in (*dt.FLOATS, *dt.INTS)),
+    *(
+        Kernel("Elementwise", fn, (d, d, "bool"), written_by(u))
+        for fn, u in COMPARISONS.items()
+        for d in (*dt.FLOATS, *dt.INTS)
+    ),
+    Kernel("Elementwise", "equal", ("bool", "bool", "bool"), written_by(np.equal)),
+    *(Kernel("Elementwise", fn, (d, d, d), written_by(u)) for fn, u in BITS.items() for d in (*dt.INTS, "bool")),
+    *(Kernel("Elementwise", "not", (d, d), written_by(np.invert)) for d in (*dt.INTS, "bool")),
+    *(Kernel("Elementwise", fn, (d, d, d), shifted(u)) for fn, u in SHIFTS.items() for d in dt.INTS),
     *(Kernel("Elementwise", "neg", (d, d), written_by(np.negative)) for d in (*dt.FLOATS, *SIGNED)),
     *(Kernel("Elementwise", "abs", (d, d), written_by(np.absolute)) for d in (*dt.FLOATS, *dt.INTS)),
     *(Kernel("Elementwise", "relu", (d, d), relu) for d in (*dt.FLOATS, *SIGNED)),
@@ -249,16 +344,22 @@ KERNELS = (
     Kernel("Elementwise", "where", ("*",), where),
     Kernel("Elementwise", "cast", ("*",), cast),
     *(
-        Kernel("Quantize", "", (x, s, q, q), quantize)
+        Kernel("Quantize", "", (x, s, q, q), quantize_subbyte if q in dt.SUBBYTE else quantize)
         for x in (*dt.FLOATS, "int32")
-        for s in ("float32", "float16", "bfloat16")
-        for q in QUANTIZED
+        for s in SCALES
+        for q in (*QUANTIZED, *dt.SUBBYTE)
     ),
     *(
-        Kernel("Dequantize", "", (q, s, q, y), dequantize)
-        for q in (*QUANTIZED, "int32")
-        for s in ("float32", "float16", "bfloat16")
-        for y in ("float32", "float16", "bfloat16")
+        Kernel("Quantize", "float8", (x, s, q, q), quantize_float8)
+        for x in (*dt.FLOATS, "int32")
+        for s in SCALES
+        for q in dt.FLOAT8
+    ),
+    *(
+        Kernel("Dequantize", "", (q, s, q, y), dequantize if q in (*QUANTIZED, "int32") else dequantize_narrow)
+        for q in (*QUANTIZED, "int32", *dt.SUBBYTE, *dt.FLOAT8)
+        for s in SCALES
+        for y in SCALES
     ),
     *(Kernel("Requantize", "", ("int32", "float32", q, q), requantize) for q in QUANTIZED),
 )

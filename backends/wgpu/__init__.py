@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opgauge.backends import RunResult
 from opgauge.reference_engine.errors import BackendUnavailableError
-from opgauge.reference_engine.executor import Find, finder
-from opgauge.reference_engine.lower import lower
+from opgauge.reference_engine.executor import Find, finder, with_added
 from opgauge.reference_engine.types import Array, Kernel
 
 if TYPE_CHECKING:
+    from opgauge.reference_engine.passes import Rule
+
     from .dispatch import Device, Loaded
 
 MAX_PLANS = 16
@@ -47,6 +48,7 @@ class Engine:
     """The engine as a function of model bytes and run-time inputs; holds a device and the plans on it."""
 
     adapter: Any
+    rules: Sequence[Rule]
     find: Find
     fallback: Find | None
     device: Device
@@ -88,6 +90,9 @@ class Engine:
         return RunResult(result.outputs, counts, {"plan": ready - start, **result.times_ns})
 
     def _planned(self, model: bytes, inputs: Mapping[str, Array]) -> tuple[Loaded, bool]:
+        from opgauge.reference_engine import passes
+        from opgauge.reference_engine.lower import lower  # onnx is slow to import
+
         from . import dispatch
         from .plan import bind
 
@@ -98,6 +103,8 @@ class Engine:
                 self.plans.append(self.plans.pop(at))
                 return kept.loaded, True
         graph = lower(model, inputs)
+        if self.rules:
+            graph, _ = passes.optimise(graph, self.rules)
         program = bind(graph, self.find, self.device.limit, self.fallback)
         loaded = dispatch.load_program(self.device, program)
         self.plans.append(Planned(key, {name: inputs[name].tobytes() for name in graph.bound}, loaded))
@@ -106,18 +113,22 @@ class Engine:
         return loaded, False
 
 
-def load(adapter: str = "", fallback: str = "error", disable: str = "") -> Engine:
+def load(adapter: str = "", fallback: str = "error", disable: str = "", only: str = "") -> Engine:
     """The engine on one adapter, chosen by index or by a word of its description.
+
+    `disable` and `only` are ids of graph rules joined by `+`; `disable=all` runs the graph as it was lowered.
 
     `fallback` says what becomes of a primitive without a WGSL kernel: `error` refuses the case, `count` computes it
     on the CPU, with its transfers and a `fallback_count`.
 
     Raises: BackendUnavailableError where no adapter fits, or for an option that asks for what this engine lacks.
     """
-    if disable:
-        raise BackendUnavailableError(
-            f"wgpu: disable={disable}: the graph runs as lowered, there is no rule to disable"
-        )
+    from opgauge.reference_engine import passes
+
+    try:
+        rules = passes.select(disable, only)
+    except passes.UnknownRuleError as error:
+        raise BackendUnavailableError(f"wgpu: {error}") from error
     if fallback not in ("error", "count"):
         raise BackendUnavailableError(f"wgpu: fallback={fallback}: use fallback=error or fallback=count")
     dispatch = _dispatch()
@@ -131,8 +142,8 @@ def load(adapter: str = "", fallback: str = "error", disable: str = "") -> Engin
     if fallback == "count":
         from opgauge.backends import cpu
 
-        other = finder(cpu.kernels())
-    return Engine(chosen, finder(kernels()), other, device)
+        other = finder(with_added(cpu.kernels(), "cpu"))
+    return Engine(chosen, rules, finder(with_added(kernels(), "wgpu")), other, device)
 
 
 def _dispatch() -> Any:
@@ -160,11 +171,14 @@ def info() -> dict[str, str]:
     dispatch = _dispatch()
     if not PROBED:
         _probed(dispatch.open_device(dispatch.choose()))
+    from opgauge.reference_engine import passes
+
     from . import linear, reduce
 
     return {
         "version": dispatch.wgpu.__version__,
         **list(PROBED.values())[-1],
+        "rules": passes.version(),
         "float_gemm_order": linear.GEMM_ORDER,
         "float_sum_order": reduce.SUM_ORDER,
     }

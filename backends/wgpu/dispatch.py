@@ -8,6 +8,7 @@ in wgpu-py 0.32 (its callback has the wrong signature), so that only mapping a b
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import time
 from collections import Counter, OrderedDict, defaultdict
@@ -26,6 +27,7 @@ from opgauge.reference_engine.types import Array
 from . import movement
 from .plan import Clear, Copy, Dispatch, HostCall, Program, Tensor, last_uses, touched, word_bytes
 from .shader import GROUP, text
+from .timing import PASS_BYTES, Timer, make_timer, tick_ns, ticks_of, timed
 
 ADVICE = "apt-get install --no-install-recommends mesa-vulkan-drivers"
 MOST_GROUPS = 65_535
@@ -61,9 +63,11 @@ def adapters() -> list[Any]:
     if not found:
         raise BackendUnavailableError(f"wgpu: no adapter found; {ADVICE}")
 
-    def rank(adapter: Any) -> tuple[int, bool]:
+    def rank(adapter: Any) -> tuple[int, bool, bool]:
         kind = adapter.info["adapter_type"]
-        return KINDS.index(kind) if kind in KINDS else len(KINDS), adapter.info["backend_type"].startswith("OpenGL")
+        place = KINDS.index(kind) if kind in KINDS else len(KINDS)
+        # llvmpipe before SwiftShader: the loader lists them in any order.
+        return place, adapter.info["backend_type"].startswith("OpenGL"), "shader-f16" not in adapter.features
 
     return sorted(found, key=rank)
 
@@ -94,6 +98,7 @@ class Device:
     gpu: Any
     limit: int
     packed_dot: bool
+    tick_ns: float  # of its clock; 0 where passes cannot be timed
     pipelines: dict[str, Any] = field(default_factory=dict)
     layouts: dict[tuple[int, int], Any] = field(default_factory=dict)
     constants: OrderedDict[bytes, Any] = field(default_factory=OrderedDict)
@@ -105,11 +110,13 @@ class Device:
 def open_device(adapter: Any) -> Device:
     """Raises: BackendUnavailableError where the driver refuses."""
     limits = {name: adapter.limits[name] for name in WANTED_LIMITS if name in adapter.limits}
+    features = ["timestamp-query"] if "timestamp-query" in adapter.features else []
     try:
-        gpu = adapter.request_device_sync(required_limits=limits)
+        gpu = adapter.request_device_sync(required_limits=limits, required_features=features)
     except RuntimeError as error:
         raise BackendUnavailableError(f"wgpu: {describe(adapter)} gives no device ({error})") from error
-    return Device(adapter, gpu, int(gpu.limits["max-storage-buffer-binding-size"]), has_packed_dot(gpu))
+    tick = tick_ns(gpu) if features else 0.0
+    return Device(adapter, gpu, int(gpu.limits["max-storage-buffer-binding-size"]), has_packed_dot(gpu), tick)
 
 
 def has_packed_dot(gpu: Any) -> bool:
@@ -222,6 +229,7 @@ class Loaded:
     owned: tuple[Any, ...]
     segments: tuple[Segment, ...]
     staging: Any
+    timer: Timer | None
 
 
 def load_program(device: Device, program: Program) -> Loaded:
@@ -236,14 +244,22 @@ def load_program(device: Device, program: Program) -> Loaded:
     prepared = len(program.once)
     segments = tuple(cut(program, iter(recorded[prepared:])))
     room = max((staged_bytes(program, s.wanted) for s in segments), default=0)
-    staging = device.gpu.create_buffer(size=max(room, ALIGN), usage=READBACK)
-    loaded = Loaded(program, tuple(buffers), tuple(owned), segments, staging)
+    passes = max((pass_count(s.steps) for s in segments), default=0)
+    timer = make_timer(device.gpu, passes) if device.tick_ns else None
+    staging = device.gpu.create_buffer(size=max(room + PASS_BYTES * passes, ALIGN), usage=READBACK)
+    loaded = Loaded(program, tuple(buffers), tuple(owned), segments, staging, timer)
     if prepared:
         encoder = device.gpu.create_command_encoder()
         encode(encoder, loaded, recorded[:prepared])
         device.gpu.queue.submit([encoder.finish()])
         device.counts["prepare_submit_count"] += 1
     return loaded
+
+
+def pass_count(steps: Sequence[Recorded | Copy | Clear]) -> int:
+    """Runs of dispatches that no copy interrupts."""
+    pairs = itertools.pairwise((None, *steps))
+    return sum(isinstance(b, Recorded) and not isinstance(a, Recorded) for a, b in pairs)
 
 
 def assign_buffers(device: Device, program: Program) -> tuple[list[Any], list[Any]]:
@@ -329,6 +345,9 @@ def unload(device: Device, loaded: Loaded) -> None:
     for buffer in loaded.owned:
         release(device, buffer)
     loaded.staging.destroy()
+    if loaded.timer:
+        loaded.timer.queries.destroy()
+        loaded.timer.ticks.destroy()
 
 
 def run_program(device: Device, loaded: Loaded, feeds: Mapping[str, Array]) -> RunResult:
@@ -346,8 +365,10 @@ def run_program(device: Device, loaded: Loaded, feeds: Mapping[str, Array]) -> R
             upload(device, loaded, tensor, feeds[name], counts)
     uploaded = time.perf_counter_ns()
     results: list[Array] = []
+    ticks = 0
     for segment in loaded.segments:
-        results = run_segment(device, loaded, segment, counts)
+        results, more = run_segment(device, loaded, segment, counts)
+        ticks += more
         if segment.host:
             out = np.empty(segment.host.write.shape, dt.numpy_dtype(segment.host.write.dtype))
             segment.host.kernel.call(*results, out, *segment.host.attrs)
@@ -357,10 +378,13 @@ def run_program(device: Device, loaded: Loaded, feeds: Mapping[str, Array]) -> R
     flagged = [check for check in program.checks if not check.name]
     for check, flag in zip(flagged, results[len(program.outputs) :], strict=True):
         if flag[0]:
-            value = flag[1:].view(np.int64)[0]
-            raise IndexError(f"Gather: index {value} is out of range for an axis of {check.length}")
+            value = flag[1:3].view(np.int64)[0]
+            raise IndexError(f"{check.what}: index {value} is out of range for an axis of {flag[3]}")
     outputs = tuple(results[: len(program.outputs)])
-    return RunResult(outputs, dict(counts), {"upload": uploaded - start, "run": done - uploaded})
+    times = {"upload": uploaded - start, "run": done - uploaded}
+    if loaded.timer:
+        times["passes"] = round(ticks * device.tick_ns)
+    return RunResult(outputs, dict(counts), times)
 
 
 def program_counts(program: Program) -> Mapping[str, int]:
@@ -374,26 +398,34 @@ def upload(device: Device, loaded: Loaded, tensor: Tensor, array: Array, counts:
     counts["upload_bytes"] += len(data)
 
 
-def run_segment(device: Device, loaded: Loaded, segment: Segment, counts: Counter[str]) -> list[Array]:
-    program = loaded.program
+def run_segment(device: Device, loaded: Loaded, segment: Segment, counts: Counter[str]) -> tuple[list[Array], int]:
+    """What is read back after it, and the ticks that its passes took."""
+    program, timer = loaded.program, loaded.timer
     encoder = device.gpu.create_command_encoder()
-    encode(encoder, loaded, segment.steps)
+    encode(encoder, loaded, segment.steps, timer)
+    passes = pass_count(segment.steps) if timer else 0
     offset = 0
     for tensor in segment.wanted:
         if tensor.size:
             size = program.sizes[tensor.id]
             encoder.copy_buffer_to_buffer(loaded.buffers[tensor.id], 0, loaded.staging, offset, size)
             offset += staged_size(program, tensor)
+    if timer and passes and offset:  # times alone are not worth a readback
+        encoder.resolve_query_set(timer.queries, 0, 2 * passes, timer.ticks, 0)
+        encoder.copy_buffer_to_buffer(timer.ticks, 0, loaded.staging, offset, PASS_BYTES * passes)
+        offset += PASS_BYTES * passes
     device.gpu.queue.submit([encoder.finish()])
     counts["submit_count"] += 1
-    return read_back(loaded, segment.wanted, offset, counts)
+    return read_back(loaded, segment.wanted, offset, counts, passes)
 
 
-def encode(encoder: Any, loaded: Loaded, steps: Sequence[Recorded | Copy | Clear]) -> None:
-    compute = None
+def encode(encoder: Any, loaded: Loaded, steps: Sequence[Recorded | Copy | Clear], timer: Timer | None = None) -> None:
+    compute, passes = None, 0
     for step in steps:
         if isinstance(step, Recorded):
-            compute = compute or encoder.begin_compute_pass()
+            if compute is None:
+                compute = encoder.begin_compute_pass(**timed(timer, passes))
+                passes += 1
             compute.set_pipeline(step.pipeline)
             compute.set_bind_group(0, step.group)
             compute.dispatch_workgroups(*step.size, 1)
@@ -410,8 +442,11 @@ def encode(encoder: Any, loaded: Loaded, steps: Sequence[Recorded | Copy | Clear
         compute.end()
 
 
-def read_back(loaded: Loaded, tensors: Sequence[Tensor], total: int, counts: Counter[str]) -> list[Array]:
-    arrays = []
+def read_back(
+    loaded: Loaded, tensors: Sequence[Tensor], total: int, counts: Counter[str], passes: int = 0
+) -> tuple[list[Array], int]:
+    """The tensors from the start of the staging buffer, and the ticks of the passes that lie behind them."""
+    arrays, ticks = [], 0
     if total:
         loaded.staging.map_sync(wgpu.MapMode.READ, 0, total)
         counts["readback_count"] += 1
@@ -427,15 +462,17 @@ def read_back(loaded: Loaded, tensors: Sequence[Tensor], total: int, counts: Cou
             flat = np.frombuffer(bytes(raw[: tensor.size * kind.itemsize]), kind)
             arrays.append(flat.reshape(tensor.shape).copy())
             offset += staged_size(loaded.program, tensor)
+        if total > offset:
+            ticks = ticks_of(loaded.staging.read_mapped(offset, PASS_BYTES * passes))
     finally:
         if total:
             loaded.staging.unmap()
-    return arrays
+    return arrays, ticks
 
 
 def explain(error: Exception) -> OpgaugeError | None:
     """The typed error behind one of wgpu's, or None for an error of our own making."""
-    message = str(error)
+    message = " ".join(str(error).split())
     if isinstance(error, wgpu.GPUOutOfMemoryError):
         return UnsupportedError(f"wgpu: the device has not enough memory ({message[:200]})")
     if "lost" in message.lower() or "destroyed" in message.lower():

@@ -1,4 +1,4 @@
-"""Im2col, DataMove and Gather in WGSL: by item size, never by type.
+"""Im2col, DataMove, Gather and Scatter in WGSL: moves by item size, never by type.
 
 Every move but concat and gather is one shader: an output index is taken apart along the input's axes, each axis
 decides which element it reads or that it reads the fill. Items of 8 bytes are pairs of words.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from opgauge.reference_engine import dtypes as dt
+from opgauge.reference_engine.errors import UnsupportedError
 from opgauge.reference_engine.types import Array, Kernel
 
-from . import shader
-from .plan import Builder, IndexCheck, Tensor
+from . import pointwise, shader
+from .plan import MAX_ITERATIONS, Builder, IndexCheck, Tensor, pieces
 
 Ints = tuple[int, ...]
 MODES = {"inside": 0, "constant": 1, "edge": 2, "reflect": 3, "wrap": 4}
@@ -249,27 +251,43 @@ def concat(build: Builder, *operands: object) -> None:
     build.dispatch(concat_code(raw), (joined,), (out,), params, shader.words(out.size * n, raw))
 
 
-# p[2] = L, p[3] = I, p[4] = n; y1 the flag: 1, then the index that is out of range.
+# y1 the flag: 1, the index that is out of range, the length of its axis. Any invocation's will do.
+FLAG = """fn refuse(index: vec2<u32>, length: u32) {
+    y1[0] = 1u;
+    y1[1] = index.x;
+    y1[2] = index.y;
+    y1[3] = length;
+}
+fn from_end(index: vec2<u32>, length: u32) -> u32 { return index.x + select(length, 0u, index.y == 0u); }
+fn outside(index: vec2<u32>, length: u32) -> bool {
+    let fits = index.y == 0u || (index.y == 0xffffffffu && index.x >= SIGN);
+    return !fits || from_end(index, length) >= length;
+}
+"""
+
+# p[2] = L, p[3] = I, p[4] = n
 GATHER = """fn element(i: u32) -> u32 {
     let inner = i % p[3];
     let n = (i / p[3]) % p[4];
     let outer = i / (p[3] * p[4]);
     let index = load1(n);
-    let at = index.x + select(p[2], 0u, index.y == 0u);
-    if (at >= p[2] || (index.y != 0u && (index.y != 0xffffffffu || index.x < SIGN))) {
-        // Several invocations may write: any of their values will do.
-        y1[0] = 1u;
-        y1[1] = index.x;
-        y1[2] = index.y;
+    if (outside(index, p[2])) {
+        refuse(index, p[2]);
         return 0u;
     }
-    return load0((outer * p[2] + at) * p[3] + inner);
+    return load0((outer * p[2] + from_end(index, p[2])) * p[3] + inner);
 }"""
 
 
 @functools.cache
 def gather_code(raw: str) -> str:
-    return shader.per_element((raw, "int64"), raw, GATHER, also=("uint32",))
+    return shader.per_element((raw, "int64"), raw, FLAG + GATHER, also=("uint32",))
+
+
+def new_flag(build: Builder) -> Tensor:
+    flag = build.temporary((4,), "uint32")
+    build.clear(flag)
+    return flag
 
 
 def gather(build: Builder, x: Tensor, indices: Tensor, out: Tensor) -> None:
@@ -279,13 +297,12 @@ def gather(build: Builder, x: Tensor, indices: Tensor, out: Tensor) -> None:
     Raises: IndexError naming the value that is out of range: now for constants, else when the graph runs.
     """
     length = x.shape[1]
-    flag = build.temporary((3,), "uint32")
-    build.clear(flag)
+    flag = new_flag(build)
     known, name = build.data(indices), build.input_name(indices)
     if known is not None:
         check_indices(known, length)
     else:
-        build.checks.append(IndexCheck(name, flag, length))
+        build.checks.append(IndexCheck("Gather", flag, name, length))
     if not x.size:
         build.clear(out)  # only reached where the check above will raise
         return
@@ -301,7 +318,107 @@ def check_indices(indices: Array, length: int) -> None:
         raise IndexError(f"Gather: index {indices[outside][0]} is out of range for an axis of {length}")
 
 
+# p[2] = r, p[3] = N, p[4] = prod(D), then the r sizes; y the row of x seen as [B*prod(D),I] of each index tuple.
+PLACES = """    var place = 0u;
+    for (var axis = 0u; axis < p[2]; axis++) {
+        let length = p[5u + axis];
+        let index = load0(w * p[2] + axis);
+        if (outside(index, length)) {
+            refuse(index, length);
+            y[w] = 0u;
+            return;
+        }
+        place = place * length + from_end(index, length);
+    }
+    y[w] = w / p[3] * p[4] + place;"""
+
+
+@functools.cache
+def places_code() -> str:
+    return shader.frame(("int64",), ("uint32", "uint32"), FLAG, PLACES)
+
+
+def places(build: Builder, x: Tensor, indices: Tensor, what: str) -> Tensor:
+    """The row of x, seen as [B*prod(D),I], that each tuple of indices [B,N,r] names."""
+    flag, sizes = new_flag(build), x.shape[1:-1]
+    build.checks.append(IndexCheck(what, flag))
+    B, N, r = indices.shape
+    made = build.temporary((B, N), "uint32")
+    build.dispatch(places_code(), (indices,), (made, flag), (made.size, r, N, math.prod(sizes), *sizes), made.size)
+    return made
+
+
+@functools.cache
+def gather_rows_code(raw: str) -> str:
+    body = "fn element(i: u32) -> u32 { return load0(x1[i / p[2]] * p[2] + i % p[2]); }"
+    return shader.per_element((raw, "uint32"), raw, body)
+
+
+def gather_nd(build: Builder, x: Tensor, indices: Tensor, out: Tensor) -> None:
+    """out[b,n,i] = x[b, indices[b,n,0], .., indices[b,n,r-1], i]
+
+    Shapes: x [B,*D,I], indices [B,N,r], out [B,N,I]. Raises: IndexError as gather, when the graph runs.
+    """
+    rows, (raw, n) = places(build, x, indices, "Gather"), word_view(x.dtype)
+    params = (out.size * n, x.shape[-1] * n)
+    build.dispatch(gather_rows_code(raw), (x, rows), (out,), params, shader.words(out.size * n, raw))
+
+
+@functools.cache
+def scatter_code(fn: str, dtype: str) -> str:
+    value = "b" if fn == "none" else pointwise.FNS[dtype][fn]
+    kind = shader.element_type(dtype)
+    # p[2] = N, p[3] = I, p[4] = prod(D), p[5] .. p[6] the updates to apply, in order
+    body = f"""fn combine(a: {kind}, b: {kind}) -> {kind} {{ return {value}; }}
+fn element(i: u32) -> {kind} {{
+    let row = i / p[3];
+    let first = row / p[4] * p[2];
+    var acc = load0(i);
+    for (var n = p[5]; n < p[6]; n++) {{
+        if (x1[first + n] == row) {{ acc = combine(acc, load2((first + n) * p[3] + i % p[3])); }}
+    }}
+    return acc;
+}}"""
+    return shader.per_element((dtype, "uint32", dtype), dtype, body, pointwise.libraries(dtype))
+
+
+def scatter(fn: str) -> Callable[..., None]:
+    """out = x, then out[b, indices[b,n,..], i] = fn(that, updates[b,n,i]) in the order of n
+
+    Each output element looks through all updates of its b: slow, but one writer only, so always the same answer.
+    Shapes: x, out [B,*D,I], indices [B,N,r], updates [B,N,I]. Raises: IndexError as gather, when the graph runs.
+    """
+
+    def call(build: Builder, x: Tensor, indices: Tensor, updates: Tensor, out: Tensor) -> None:
+        N = indices.shape[1]
+        if x.size * N > MOST_LOOKS:
+            raise UnsupportedError(
+                f"{build.source}: {N} updates of {x.spec} are too many for wgpu, which tries each one"
+            )
+        if not updates.size:
+            copy(build, x, out)
+            return
+        rows = places(build, x, indices, "Scatter")
+        dtype = shader.raw_of(x.dtype) if fn == "none" else x.dtype
+        runs = pieces(N, MAX_ITERATIONS // 4)
+        for start, end in runs:
+            target = out if end == N else build.temporary(out.shape, out.dtype)
+            params = (out.size, N, x.shape[-1], math.prod(x.shape[1:-1]), start, end)
+            count = shader.words(out.size, dtype)
+            build.dispatch(scatter_code(fn, dtype), (x, rows, updates), (target,), params, count)
+            x = target
+
+    return call
+
+
+# Updates times elements beyond which a Scatter is refused rather than left to a time limit.
+MOST_LOOKS = 2**33
+ADDED = (*pointwise.FLOATS, *dt.INTS)
 KERNELS = (
+    Kernel("Gather", "nd", ("*",), gather_nd),
+    Kernel("Scatter", "none", ("*",), scatter("none")),
+    *(Kernel("Scatter", fn, (d, "int64", d, d), scatter(fn)) for fn in ("add", "mul") for d in ADDED),
+    *(Kernel("Scatter", fn, (d, "int64", d, d), scatter(fn)) for fn in ("max", "min") for d in (*ADDED, "float64")),
     Kernel("Im2col", "", ("*",), im2col),
     Kernel("DataMove", "transpose", ("*",), transpose),
     Kernel("DataMove", "expand", ("*",), expand),

@@ -122,6 +122,33 @@ fn float_min(a: u32, b: u32) -> u32 {
 }
 fn float_relu(a: u32) -> u32 { return select(a, 0u, a >= SIGN && !is_nan(a)); }
 
+fn without_sign_of_zero(a: u32) -> u32 { return select(a, 0u, a == SIGN); }
+fn float_below(a: u32, b: u32) -> bool {
+    return !is_nan(a) && !is_nan(b) && order(without_sign_of_zero(a)) < order(without_sign_of_zero(b));
+}
+fn float_equal(a: u32, b: u32) -> bool { return !is_nan(a) && without_sign_of_zero(a) == without_sign_of_zero(b); }
+fn float_sign(a: u32) -> u32 {
+    if (is_nan(a) || (a & 0x7fffffffu) == 0u) { return a; }
+    return (a & SIGN) | 0x3f800000u;
+}
+// From 2^23 on every float is whole; infinity and NaN stay too.
+fn is_whole(a: u32) -> bool { return (a & 0x7fffffffu) >= 0x4b000000u; }
+fn float_floor(a: u32) -> u32 { return select(bitcast<u32>(floor(bitcast<f32>(a))), a, is_whole(a)); }
+fn float_ceil(a: u32) -> u32 { return select(bitcast<u32>(ceil(bitcast<f32>(a))), a, is_whole(a)); }
+fn float_round(a: u32) -> u32 { return select(bitcast<u32>(round(bitcast<f32>(a))), a, is_whole(a)); }
+
+// a - trunc(a / b) * b, exact: eight bits of the quotient at a time.
+fn float_fmod(a: u32, b: u32) -> u32 {
+    let x = number_float32(a);
+    let y = number_float32(b);
+    if (is_nan(a) || is_nan(b) || x.e == BEYOND || y.m == 0u) { return NAN; }
+    if (x.m == 0u || y.e == BEYOND || x.e < y.e) { return a; }
+    let d = y.m >> 8u;
+    var rest = (x.m >> 8u) % d;
+    for (var left = u32(x.e - y.e); left > 0u; left -= min(left, 8u)) { rest = (rest << min(left, 8u)) % d; }
+    return pack_float32(scaled(a & SIGN, rest, y.e + 8));
+}
+
 fn plus(a: u32, b: u32) -> u32 { return bitcast<u32>(bitcast<f32>(a) + bitcast<f32>(b)); }
 fn minus(a: u32, b: u32) -> u32 { return bitcast<u32>(bitcast<f32>(a) - bitcast<f32>(b)); }
 fn times(a: u32, b: u32) -> u32 { return bitcast<u32>(bitcast<f32>(a) * bitcast<f32>(b)); }
@@ -138,7 +165,24 @@ fn integer_max(a: u32, b: u32) -> u32 { return bitcast<u32>(max(bitcast<i32>(a),
 fn integer_min(a: u32, b: u32) -> u32 { return bitcast<u32>(min(bitcast<i32>(a), bitcast<i32>(b))); }
 fn integer_abs(a: u32) -> u32 { return select(a, 0u - a, a >= SIGN); }
 fn integer_relu(a: u32) -> u32 { return select(a, 0u, a >= SIGN); }
+fn integer_sign(a: u32) -> u32 { return select(u32(a != 0u), 0xffffffffu, a >= SIGN); }
+fn integer_fmod(a: u32, b: u32) -> u32 { return select(a - integer_divide(a, b) * b, 0u, b == 0u); }
+fn integer_mod(a: u32, b: u32) -> u32 {
+    let rest = integer_fmod(a, b);
+    return select(rest, rest + b, rest != 0u && ((rest ^ b) & SIGN) != 0u);
+}
 fn integer_divide(a: u32, b: u32) -> u32 {
     let magnitude = integer_abs(a) / max(integer_abs(b), 1u);
     return select(magnitude, 0u - magnitude, ((a ^ b) & SIGN) != 0u);
+}
+// 0 where b is negative.
+fn integer_pow(a: u32, b: u32) -> u32 {
+    if (b >= SIGN) { return 0u; }
+    var power = 1u;
+    var square = a;
+    for (var left = b; left > 0u; left >>= 1u) {
+        if ((left & 1u) == 1u) { power *= square; }
+        square *= square;
+    }
+    return power;
 }

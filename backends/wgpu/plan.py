@@ -17,7 +17,7 @@ import numpy as np
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import UnsupportedError
 from opgauge.reference_engine.executor import Find, counts
-from opgauge.reference_engine.primitives import PRIMITIVES
+from opgauge.reference_engine.primitives import primitive_of
 from opgauge.reference_engine.types import Array, Graph, Kernel, Node, TensorSpec
 
 from .shader import WORD
@@ -87,11 +87,12 @@ Step = Dispatch | Copy | Clear | HostCall
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """Where an index may be out of range: `name` a graph input, or "" for the flag that the kernel writes."""
+    """Where an index of `what` may be out of range: of the graph input `name`, else as the kernel's flag says."""
 
-    name: str
+    what: str
     flag: Tensor
-    length: int
+    name: str = ""
+    length: int = 0
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ def _bind_node(
     if node.kind == "DataMove.reshape":
         return replace(inputs[0], spec=spec)
     dtypes = tuple(graph.specs[name].dtype for name in (*node.inputs, node.output))
-    attrs = tuple(node.attrs.get(name, "") for name in PRIMITIVES[node.primitive].fns[node.fn])
+    attrs = tuple(node.attrs.get(name, "") for name in primitive_of(node.primitive).fns[node.fn])
     kernel = find(node.primitive, node.fn, dtypes)
     out = build.temporary(spec.shape, spec.dtype)
     if kernel is None:

@@ -7,6 +7,7 @@ emulated in integers would be an engine of its own. What needs none (neg, abs, r
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 
 from opgauge.reference_engine import dtypes as dt
@@ -20,65 +21,121 @@ SIGNED = ("int8", "int16", "int32")
 UNSIGNED = ("uint8", "uint16", "uint32")
 QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
-# What a and b, the bits of the operands, become; by class of element type.
+# Types of less than a byte: stored, quantized and cast, never computed in.
+SIGNED_STORED = (*SIGNED, "int4", "int2")
+STORED = (*QUANTIZED, *dt.SUBBYTE)
+
+FUNCTIONS = ("exp", "log", "tanh", "sigmoid", "erf")
+ANGLES = ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
+# What functions need beside `number`.
+LIBRARIES = {
+    **dict.fromkeys(FUNCTIONS, ("functions",)),
+    **dict.fromkeys((*ANGLES, "pow"), ("wide", "functions", "angles")),
+}
+
+# What a and b, the bits of the operands, become; by class of element type. {bits} is the type's width.
 FLOAT_FNS = {
     "add": "plus(a, b)",
     "sub": "minus(a, b)",
     "mul": "times(a, b)",
     "div": "divide(a, b)",
-    "max": "float_max(a, b)",
-    "min": "float_min(a, b)",
     "neg": "a ^ SIGN",
     "abs": "a & 0x7fffffffu",
-    "relu": "float_relu(a)",
     "sqrt": "square_root(a)",
-    **{fn: f"float_{fn}(a)" for fn in ("exp", "log", "tanh", "sigmoid", "erf")},
+    "equal": "u32(float_equal(a, b))",
+    "less": "u32(float_below(a, b))",
+    "less_or_equal": "u32(float_below(a, b) || float_equal(a, b))",
+    **{fn: f"float_{fn}(a, b)" for fn in ("max", "min", "fmod")},
+    **{fn: f"float_{fn}(a)" for fn in ("relu", "sign", "floor", "ceil", "round")},
+    **{fn: f"float_{fn}(a)" for fn in (*FUNCTIONS, *ANGLES)},
+    "pow": "float_pow(a, b)",
 }
-RING = {"add": "a + b", "sub": "a - b", "mul": "a * b"}
+BITWISE = {"and": "a & b", "or": "a | b", "xor": "a ^ b", "not": "~a"}
+RING = {"add": "a + b", "sub": "a - b", "mul": "a * b", "equal": "u32(a == b)", **BITWISE}
 SIGNED_FNS = {
     **RING,
+    **{fn: f"integer_{fn}(a, b)" for fn in ("max", "min", "mod", "fmod")},
+    **{fn: f"integer_{fn}(a)" for fn in ("abs", "relu", "sign")},
     "div": "integer_divide(a, b)",
-    "max": "integer_max(a, b)",
-    "min": "integer_min(a, b)",
     "neg": "0u - a",
-    "abs": "integer_abs(a)",
-    "relu": "integer_relu(a)",
+    "less": "u32(bitcast<i32>(a) < bitcast<i32>(b))",
+    "less_or_equal": "u32(bitcast<i32>(a) <= bitcast<i32>(b))",
 }
 UNSIGNED_FNS = {
     **RING,
     "div": "select(a / max(b, 1u), 0u, b == 0u)",
+    **dict.fromkeys(("mod", "fmod"), "select(a % max(b, 1u), 0u, b == 0u)"),
     "max": "max(a, b)",
     "min": "min(a, b)",
     "abs": "a",
+    "sign": "u32(a != 0u)",
+    "less": "u32(a < b)",
+    "less_or_equal": "u32(a <= b)",
+    "shift_left": "select(a << (b & 31u), 0u, b >= {bits}u)",
+    "shift_right": "select(a >> (b & 31u), 0u, b >= {bits}u)",
 }
-WIDE_RING = {"add": "add_wide(a, b)", "sub": "subtract_wide(a, b)", "mul": "multiply_wide(a, b)"}
+BOOL_FNS = {"and": "a & b", "or": "a | b", "xor": "a ^ b", "not": "a ^ 1u", "equal": "u32(a == b)"}
+WIDE_RING = {
+    "add": "add_wide(a, b)",
+    "sub": "subtract_wide(a, b)",
+    "mul": "multiply_wide(a, b)",
+    "equal": "u32(equal_wide(a, b))",
+    **BITWISE,
+}
+
+
+def ordered(word: str) -> dict[str, str]:
+    return {"less": f"u32(below_{word}(a, b))", "less_or_equal": f"u32(!below_{word}(b, a))"}
+
+
 INT64_FNS = {
     **WIDE_RING,
-    **{fn: f"{fn}_int64(a, b)" for fn in ("max", "min")},
+    **ordered("int64"),
+    **{fn: f"{fn}_int64(a, b)" for fn in ("max", "min", "mod", "fmod")},
+    **{fn: f"{fn}_int64(a)" for fn in ("abs", "relu", "sign")},
     "div": "divide_int64(a, b)",
     "neg": "negate_wide(a)",
-    **{fn: f"{fn}_int64(a)" for fn in ("abs", "relu")},
 }
 UINT64_FNS = {
     **WIDE_RING,
+    **ordered("uint64"),
     **{fn: f"{fn}_uint64(a, b)" for fn in ("max", "min")},
+    **dict.fromkeys(("mod", "fmod"), "mod_uint64(a, b)"),
     "div": "divide_uint64(a, b)",
     "abs": "a",
+    "sign": "Wide(u32(!is_zero_wide(a)), 0u)",
+    "shift_left": "left_wide(a, shift_of(b))",
+    "shift_right": "right_wide(a, shift_of(b))",
 }
 FLOAT64_FNS = {
+    "equal": "u32(equal_float64(a, b))",
+    "less": "u32(below_float64(a, b))",
+    "less_or_equal": "u32(below_float64(a, b) || equal_float64(a, b))",
     **{fn: f"{fn}_float64(a, b)" for fn in ("max", "min")},
-    **{fn: f"{fn}_float64(a)" for fn in ("neg", "abs", "relu")},
+    **{fn: f"{fn}_float64(a)" for fn in ("neg", "abs", "relu", "sign")},
 }
 FNS = {
     **dict.fromkeys(FLOATS, FLOAT_FNS),
     **dict.fromkeys(SIGNED, SIGNED_FNS),
     **dict.fromkeys(UNSIGNED, UNSIGNED_FNS),
-    "int64": INT64_FNS,
+    "bool": BOOL_FNS,
+    "int32": {**SIGNED_FNS, "pow": "integer_pow(a, b)"},
+    "int64": {**INT64_FNS, "pow": "pow_int64(a, b)"},
     "uint64": UINT64_FNS,
     "float64": FLOAT64_FNS,
 }
-BINARY = ("add", "sub", "mul", "div", "max", "min")
-FUNCTIONS = ("exp", "log", "tanh", "sigmoid", "erf")
+COMPARISONS = ("equal", "less", "less_or_equal")
+CASTS = (*dt.FLOATS, *dt.INTS, "bool", *dt.SUBBYTE)
+
+
+def is_binary(expression: str) -> bool:
+    return re.search(r"\bb\b", expression) is not None
+
+
+def dtypes_of(fn: str, dtype: str) -> tuple[str, ...]:
+    """Types of the inputs and of the output."""
+    inputs = (dtype, dtype) if is_binary(FNS[dtype][fn]) else (dtype,)
+    return (*inputs, "bool" if fn in COMPARISONS else dtype)
 
 
 def libraries(*dtypes: str) -> tuple[str, ...]:
@@ -87,12 +144,12 @@ def libraries(*dtypes: str) -> tuple[str, ...]:
 
 @functools.cache
 def elementwise_code(fn: str, dtype: str) -> str:
-    kind = shader.element_type(dtype)
-    arity = 2 if fn in BINARY else 1
-    second = "let b = load1(i);" if arity == 2 else ""
-    body = f"fn element(i: u32) -> {kind} {{ let a = load0(i); {second} return {FNS[dtype][fn]}; }}"
-    needed = libraries(dtype) + (("functions",) if fn in FUNCTIONS else ())
-    return shader.per_element((dtype,) * arity, dtype, body, needed)
+    *inputs, out = dtypes_of(fn, dtype)
+    second = "let b = load1(i);" if len(inputs) == 2 else ""
+    value = FNS[dtype][fn].format(bits=8 * shader.width(dtype))
+    body = f"fn element(i: u32) -> {shader.element_type(out)} {{ let a = load0(i); {second} return {value}; }}"
+    needed = LIBRARIES.get(fn, ()) if dtype in FLOATS else libraries(dtype)
+    return shader.per_element(inputs, out, body, needed)
 
 
 def map_elements(build: Builder, code: str, xs: tuple[Tensor, ...], out: Tensor, *params: int) -> None:
@@ -105,7 +162,7 @@ def elementwise(fn: str) -> Callable[..., None]:
 
     def call(build: Builder, *operands: Tensor) -> None:
         *xs, out = operands
-        map_elements(build, elementwise_code(fn, out.dtype), tuple(xs), out)
+        map_elements(build, elementwise_code(fn, xs[0].dtype), tuple(xs), out)
 
     return call
 
@@ -129,7 +186,7 @@ def number(dtype: str) -> str:
         return "number_float32(a)"
     if shader.width(dtype) == 8:
         return f"number_{dtype}(a)"
-    return "number_integer(a >= SIGN, integer_abs(a))" if dtype in SIGNED else "number_integer(false, a)"
+    return "number_integer(a >= SIGN, integer_abs(a))" if dtype in SIGNED_STORED else "number_integer(false, a)"
 
 
 def cast_expression(source: str, to: str) -> str:
@@ -143,7 +200,7 @@ def cast_expression(source: str, to: str) -> str:
             return "a"
         if source in FLOATS:
             return "float64_float32(a)"
-        kind = "int64" if source in (*SIGNED, "int64") else "uint64"
+        kind = "int64" if source in (*SIGNED_STORED, "int64") else "uint64"
         return f"float64_{kind}({extended(source)})"
     if to in FLOATS:
         return f"pack_{to}({number(source)})"
@@ -160,7 +217,7 @@ def cast_expression(source: str, to: str) -> str:
 def extended(source: str) -> str:
     if shader.width(source) == 8:
         return "a"
-    return "signed_wide(a)" if source in SIGNED else "unsigned_wide(a)"
+    return "signed_wide(a)" if source in SIGNED_STORED else "unsigned_wide(a)"
 
 
 def literal(value: int) -> str:
@@ -254,19 +311,10 @@ def dequantize(build: Builder, x: Tensor, scale: Tensor, zero_point: Tensor, out
 
 
 KERNELS = (
-    *(
-        Kernel("Elementwise", fn, (dtype,) * (3 if fn in BINARY else 2), elementwise(fn))
-        for dtype, fns in FNS.items()
-        for fn in fns
-    ),
+    *(Kernel("Elementwise", fn, dtypes_of(fn, dtype), elementwise(fn)) for dtype, fns in FNS.items() for fn in fns),
     Kernel("Elementwise", "where", ("*",), where),
-    Kernel("Elementwise", "cast", ("*",), cast),
-    *(Kernel("Quantize", "", (x, s, q, q), quantize) for x in (*dt.FLOATS, "int32") for s in FLOATS for q in QUANTIZED),
-    *(
-        Kernel("Dequantize", "", (q, s, q, y), dequantize)
-        for q in (*QUANTIZED, "int32")
-        for s in FLOATS
-        for y in FLOATS
-    ),
+    *(Kernel("Elementwise", "cast", (x, y), cast) for x in CASTS for y in CASTS),
+    *(Kernel("Quantize", "", (x, s, q, q), quantize) for x in (*dt.FLOATS, "int32") for s in FLOATS for q in STORED),
+    *(Kernel("Dequantize", "", (q, s, q, y), dequantize) for q in (*STORED, "int32") for s in FLOATS for y in FLOATS),
     *(Kernel("Requantize", "", ("int32", "float32", q, q), requantize) for q in QUANTIZED),
 )

@@ -64,7 +64,7 @@ def facts(device: Device) -> dict[str, str]:
     converted = measure(device, CONVERT, np.array([[2**24 + 1, 0], [2**24 + 3, 0]], np.int32)).view(np.float32)
     rounded = floats(device, ROUND, [(0.5, 0), (1.5, 0), (2.5, 0), (-0.5, 0)])
     return {
-        "adapter": info["device"],
+        "device": info["device"],
         "adapter_type": info["adapter_type"],
         "driver": info["description"],
         "api": info["backend_type"],
@@ -78,4 +78,5 @@ def facts(device: Device) -> dict[str, str]:
         "round": "half to even" if list(rounded) == [0, 2, 2, 0] else "not half to even",
         "max_of_nan": "NaN" if np.isnan(floats(device, MAX, [(np.nan, 1.0)])[0]) else "number (kernels compare bits)",
         "packed_dot": str(device.packed_dot),
+        "timestamps": f"{device.tick_ns:g} ns a tick" if device.tick_ns else "none: no timestamp-query, or no period",
     }

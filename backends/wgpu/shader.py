@@ -25,8 +25,11 @@ DECODE = {
     "int16": "bitcast<u32>(bitcast<i32>({0} << 16u) >> 16u)",
     "float16": "from_float16({0})",
     "bfloat16": "({0} << 16u)",
+    **{f"int{n}": f"bitcast<u32>(bitcast<i32>({{0}} << {32 - n}u) >> {32 - n}u)" for n in (2, 4)},
+    **{f"uint{n}": f"({{0}} & {2**n - 1}u)" for n in (2, 4)},
 }
 ENCODE = {
+    **{f"{sign}int{n}": f"({{0}} & {2**n - 1}u)" for sign in ("", "u") for n in (2, 4)},  # one a byte
     "int8": "({0} & 0xffu)",
     "uint8": "({0} & 0xffu)",
     "bool": "({0} & 0xffu)",

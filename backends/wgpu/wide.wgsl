@@ -51,6 +51,26 @@ fn divide_int64(a: Wide, b: Wide) -> Wide {
     if (((a.y ^ b.y) & SIGN) != 0u) { return negate_wide(magnitude); }
     return magnitude;
 }
+fn equal_wide(a: Wide, b: Wide) -> bool { return a.x == b.x && a.y == b.y; }
+fn is_zero_wide(a: Wide) -> bool { return (a.x | a.y) == 0u; }
+fn mod_uint64(a: Wide, b: Wide) -> Wide {
+    if (is_zero_wide(b)) { return b; }
+    return subtract_wide(a, multiply_wide(divide_uint64(a, b), b));
+}
+fn fmod_int64(a: Wide, b: Wide) -> Wide {
+    if (is_zero_wide(b)) { return b; }
+    return subtract_wide(a, multiply_wide(divide_int64(a, b), b));
+}
+fn mod_int64(a: Wide, b: Wide) -> Wide {
+    let rest = fmod_int64(a, b);
+    if (!is_zero_wide(rest) && ((rest.y ^ b.y) & SIGN) != 0u) { return add_wide(rest, b); }
+    return rest;
+}
+fn sign_int64(a: Wide) -> Wide {
+    if (a.y >= SIGN) { return ~Wide(0u, 0u); }
+    return Wide(u32(!is_zero_wide(a)), 0u);
+}
+fn shift_of(b: Wide) -> u32 { return select(b.x, 64u, b.y != 0u); }
 
 fn is_nan_float64(a: Wide) -> bool {
     let high = a.y & 0x7fffffffu;
@@ -66,6 +86,16 @@ fn min_float64(a: Wide, b: Wide) -> Wide {
     if (is_nan_float64(a)) { return a; }
     if (is_nan_float64(b) || below_int64(order_float64(b), order_float64(a))) { return b; }
     return a;
+}
+fn add_zero(a: Wide) -> Wide { if (a.x == 0u && a.y == SIGN) { return Wide(0u, 0u); } return a; }
+fn below_float64(a: Wide, b: Wide) -> bool {
+    let ordered = below_int64(order_float64(add_zero(a)), order_float64(add_zero(b)));
+    return ordered && !is_nan_float64(a) && !is_nan_float64(b);
+}
+fn equal_float64(a: Wide, b: Wide) -> bool { return equal_wide(add_zero(a), add_zero(b)) && !is_nan_float64(a); }
+fn sign_float64(a: Wide) -> Wide {
+    if (is_nan_float64(a) || is_zero_wide(abs_float64(a))) { return a; }
+    return Wide(0u, (a.y & SIGN) | 0x3ff00000u);
 }
 fn neg_float64(a: Wide) -> Wide { return Wide(a.x, a.y ^ SIGN); }
 fn abs_float64(a: Wide) -> Wide { return Wide(a.x, a.y & 0x7fffffffu); }
@@ -147,4 +177,16 @@ fn truncate_float64(a: Wide, low: Wide, high: Wide, is_signed: bool) -> Wide {
     if (!is_signed) { return min_uint64(whole, high); }
     if (negative) { whole = negate_wide(whole); }
     return max_int64(min_int64(whole, high), low);
+}
+
+// 0 where b is negative.
+fn pow_int64(a: Wide, b: Wide) -> Wide {
+    if (b.y >= SIGN) { return Wide(0u, 0u); }
+    var power = Wide(1u, 0u);
+    var square = a;
+    for (var left = b; !is_zero_wide(left); left = right_wide(left, 1u)) {
+        if ((left.x & 1u) == 1u) { power = multiply_wide(power, square); }
+        square = multiply_wide(square, square);
+    }
+    return power;
 }

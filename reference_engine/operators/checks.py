@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import GenericAlias
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,13 @@ def versioned(lower: Callable[..., Any], **versions: Versions) -> Callable[..., 
     return checked
 
 
-_KINDS = {"int": int, "float": float, "str": str, "Ints": tuple, "Array": np.ndarray}
+_KINDS = {"int": int, "float": float, "str": str, "Ints": tuple, "tuple": tuple, "Array": np.ndarray}
+
+
+def _kind(annotation: Any) -> str:
+    """The word of an annotation, whether or not its module postpones their evaluation."""
+    word = annotation.__name__ if isinstance(annotation, type | GenericAlias) else str(annotation)
+    return word.removesuffix(" | None")
 
 
 def complete(lower: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +95,7 @@ def complete(lower: Callable[..., Any]) -> Callable[..., Any]:
     inputs = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     needed = {p.name for p in inputs if p.default is p.empty and "None" not in str(p.annotation)}
     attributes = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
-    kinds = {name: str(p.annotation).removesuffix(" | None") for name, p in attributes.items()}
+    kinds = {name: _kind(p.annotation) for name, p in attributes.items()}
 
     @functools.wraps(lower)
     def checked(emit: Emitter, *given: Value | None, **attrs: Any) -> Any:
@@ -100,7 +107,7 @@ def complete(lower: Callable[..., Any]) -> Callable[..., Any]:
                 raise ModelError(f"{emit.source}: required attribute {name} is missing")
         for name, value in attrs.items():
             whole = not isinstance(value, tuple) or all(isinstance(v, int) for v in value)
-            if not isinstance(value, _KINDS[kinds[name]]) or not whole:
+            if kinds[name] in _KINDS and not (isinstance(value, _KINDS[kinds[name]]) and whole):
                 raise ModelError(f"{emit.source}: attribute {name} is {value!r}, expected {kinds[name].lower()}")
         return lower(emit, *given, **attrs)
 

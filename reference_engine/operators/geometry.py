@@ -44,10 +44,10 @@ def windows(
     Source: ONNX Conv-11, MaxPool-22.
     """
     rank = len(spatial)
-    kernel_shape = _list(emit, "kernel_shape", kernel_shape, 0, rank, 1)
-    strides = _list(emit, "strides", strides, 1, rank, 1)
-    dilations = _list(emit, "dilations", dilations, 1, rank, 1)
-    explicit = _list(emit, "pads", pads, 0, 2 * rank, 0)
+    kernel_shape = one_per_axis(emit, "kernel_shape", kernel_shape, 0, rank, 1)
+    strides = one_per_axis(emit, "strides", strides, 1, rank, 1)
+    dilations = one_per_axis(emit, "dilations", dilations, 1, rank, 1)
+    explicit = one_per_axis(emit, "pads", pads, 0, 2 * rank, 0)
     if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise ModelError(f"{emit.source}: auto_pad {auto_pad!r} is not NOTSET, VALID, SAME_UPPER or SAME_LOWER")
     if auto_pad != "NOTSET" and any(explicit):
@@ -91,7 +91,7 @@ def windows(
     return Windows(kernel_shape, strides, dilations, (*begins, *ends), tuple(outs))
 
 
-def _list(emit: Emitter, name: str, given: Ints | None, default: int, length: int, low: int) -> Ints:
+def one_per_axis(emit: Emitter, name: str, given: Ints | None, default: int, length: int, low: int) -> Ints:
     values = (default,) * length if given is None else tuple(int(v) for v in given)
     if len(values) != length or any(v < low for v in values):
         raise ShapeError(f"{emit.source}: {name} {values} must be {length} numbers of at least {low}")

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from .. import dtypes as dt
 from ..emit import Emitter, Value, broadcast_shape, cast, elementwise, expand, reshape, scalar
 from ..errors import ParameterError
 from ..types import Array
@@ -90,17 +91,25 @@ def quantize(
     *,
     zp_inside: bool = False,
     roundings: int = 0,
+    saturate: int = 1,
 ) -> Value:
-    """saturate(round(x / scale) + zero_point), the parameters broadcast to x."""
+    """saturate(round(x / scale) + zero_point), the parameters broadcast to x; 8-bit floats: the cast of x / scale."""
     blocks, params = along(emit, x, scale, zero_point)
-    y = emit("Quantize", blocks, *params, to=zero_point.dtype, precision=precision, zp_inside=zp_inside, roundings=roundings)
+    to = zero_point.dtype
+    if to in dt.FLOAT8:
+        y = emit("Quantize", blocks, *params, fn="float8", to=to, precision=precision, saturate=saturate)
+    else:
+        lenience: dict[str, int] = {"zp_inside": zp_inside, "roundings": roundings}
+        y = emit("Quantize", blocks, *params, to=to, precision=precision, **lenience)
     return reshape(emit, y, x.shape)
 
 
-def dequantize(emit: Emitter, x: Value, scale: Value, zero_point: Value, to: str = "float32") -> Value:
+def dequantize(
+    emit: Emitter, x: Value, scale: Value, zero_point: Value, to: str = "float32", *, expanded: bool = False
+) -> Value:
     """(x - zero_point) * scale, the parameters broadcast to x."""
     blocks, params = along(emit, x, scale, zero_point)
-    return reshape(emit, emit("Dequantize", blocks, *params, to=to), x.shape)
+    return reshape(emit, emit("Dequantize", blocks, *params, to=to, expanded=expanded), x.shape)
 
 
 def along(emit: Emitter, x: Value, *params: Value) -> tuple[Value, list[Value]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+from .. import extensions
 from . import linear, movement, pointwise, reduce
 from .definition import PrimitiveDef
 
@@ -11,3 +14,13 @@ PRIMITIVES: dict[str, PrimitiveDef] = {
     **reduce.PRIMITIVES,
     **movement.PRIMITIVES,
 }
+
+
+def primitive_of(name: str) -> PrimitiveDef:
+    """The row of a primitive, ours or one that another package adds. Raises: KeyError."""
+    return PRIMITIVES[name] if name in PRIMITIVES else _added()[name]
+
+
+@functools.cache
+def _added() -> dict[str, PrimitiveDef]:
+    return extensions.added("opgauge.primitives", PrimitiveDef, PRIMITIVES)

@@ -1,6 +1,9 @@
-"""Reduce: one value from each row of the last axis."""
+"""Reduce, Scan and Sort: rows of the last axis become one value, running values, or an order."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -9,50 +12,122 @@ from .. import real as r
 from ..errors import ShapeError
 from ..real import Real
 from ..types import Array, Policy, TensorSpec
-from .definition import PrimitiveDef
+from .definition import PrimitiveDef, require_dtype, require_shape
 
-FNS: dict[str, tuple[str, ...]] = {"sum": (), "max": (), "min": ()}
+_PICKS: dict[str, tuple[str, ...]] = {"argmax": ("last",), "argmin": ("last",)}
+REDUCE: dict[str, tuple[str, ...]] = {"sum": (), "prod": (), "max": (), "min": (), **_PICKS}
 
 
-def infer_reduce(x: TensorSpec, fn: str = "") -> TensorSpec:
+def infer_reduce(x: TensorSpec, fn: str = "", last: int = 0, **lenience: bool) -> TensorSpec:
     if not x.shape:
         raise ShapeError(f"Reduce.{fn}: x {x} has no axis to reduce")
-    return TensorSpec(x.shape[:-1], x.dtype)
+    if fn not in _PICKS:
+        return TensorSpec(x.shape[:-1], x.dtype)
+    made = TensorSpec(x.shape[:-1], "int64")
+    require_shape(x.shape[-1] > 0 or made.size == 0, f"Reduce.{fn}: x {x} has no element to pick")
+    return made
 
 
-def exact_reduce(x: Real, fn: str = "", policy: Policy | None = None) -> Real:
+def exact_reduce(
+    x: Real,
+    fn: str = "",
+    policy: Policy | None = None,
+    last: int = 0,
+    tie_free: bool = False,
+    nan_kept: bool = False,
+    running: bool = False,
+) -> Real:
     """y[*] = fn over n of x[*,n]
 
-    Shapes: x [*,n] -> y [*]; n = 0 gives 0 for sum and the type's own limit for max and min.
-    Dtypes: same in and out; integer sums exact within the type; float sums n-1 roundings (N1).
-    Source: ONNX ReduceSum-13, ReduceMax-20, ReduceMin-20. Whether max and min keep a NaN is not
-        specified (N7): such rows are left undecided.
+    Shapes: x [*,n] -> y [*]; n = 0 gives 0 for sum, 1 for prod and the type's own limit for max and min.
+    Dtypes: same in and out, argmax and argmin int64; integer sums and products exact within the type;
+        float sums and products n-1 roundings (N1). `last` picks the last of equal extremes, else the first;
+        `tie_free` leaves equal ones undecided; `nan_kept`: what is computed from it is NaN for a row with NaN;
+        `running`: the sum may be updated as a mean, so that no order is exact (N3 does not apply).
+    Source: ONNX ReduceSum-13, ReduceProd-18, ReduceMax-20, ReduceMin-20, ArgMax-13. Whether max and min
+        keep a NaN, and where one lies for argmax, is not specified (N7): such rows are left undecided.
     """
+    if fn in _PICKS:
+        return pick(x, fn, bool(last), tie_free)
     if fn == "sum":
-        return r.total(x) if dt.is_float(x.dtype) else integer_total(x)
-    return extreme(x, fn)
+        made = r.total(x) if dt.is_float(x.dtype) else integer_total(x)
+        return replace(made, grid=0.0) if running and x.shape[-1] > 1 else made
+    if fn == "prod":
+        return product(x) if dt.is_float(x.dtype) else integer_product(x)
+    picked = extreme(x, fn)
+    return replace(picked, nan_free=x.nan_free) if nan_kept else picked
+
+
+def _beyond(whole: Array, dtype: str) -> Array | bool:
+    """Elements outside an integer type: ONNX does not say what such a sum or product is (N6)."""
+    low, high = dt.limits(dtype)
+    mask = (whole < low) | (whole > high)
+    return mask if np.any(mask) else False
 
 
 def integer_total(x: Real) -> Real:
-    """Exact while it fits; ONNX does not say what an integer sum beyond its type is (N6)."""
-    low, high = dt.limits(x.dtype)
+    """Exact while it fits."""
     whole = x.value.sum(-1, dtype=np.longdouble)
-    beyond = (whole < low) | (whole > high)
-    return Real(np.asarray(x.value.sum(-1, dtype=x.value.dtype)), x.dtype, hazard=beyond if np.any(beyond) else False)
+    hazard = _any_row(x) | _beyond(whole, x.dtype)
+    return Real(np.asarray(x.value.sum(-1, dtype=x.value.dtype)), x.dtype, hazard=hazard)
+
+
+def integer_product(x: Real) -> Real:
+    """Exact while it fits."""
+    with np.errstate(all="ignore"):
+        whole = x.value.astype(np.longdouble).prod(-1)
+        value = np.asarray(x.value.prod(-1, dtype=x.value.dtype))
+    return Real(value, x.dtype, hazard=_any_row(x) | _beyond(whole, x.dtype))
+
+
+def _any_row(x: Real) -> Array | bool:
+    """Rows that hold an undecided element."""
+    return np.broadcast_to(x.hazard, x.shape).any(-1) if np.any(x.hazard) else False
+
+
+def product(x: Real) -> Real:
+    """A product of n numbers: n-1 roundings on its own size, undecided where a partial product may leave the range (N6)."""
+    n = x.shape[-1]
+    with np.errstate(all="ignore"):
+        value = x.value.prod(-1)
+        own = r.radius(x)
+        relative = np.log1p(np.where(own == 0, 0.0, own / np.abs(x.value))).sum(-1).astype(np.float64)
+        err = np.where(relative == 0, 0.0, np.abs(value) * np.expm1(relative))
+        grid = float(np.power(np.float64(r._least(x.grid)), n))
+    hazard = _any_row(x) | _leaves_range(x, lambda part: part.sum(-1))
+    lost = ~np.isfinite(err) & np.isfinite(value)
+    err = np.where(np.isfinite(err), err, 0.0) if np.any(err) else 0.0
+    return Real(value, x.dtype, None, max(n - 1, 0), err, grid if np.isfinite(grid) else 0.0, hazard | lost, **r.traits(x))
+
+
+def _leaves_range(x: Real, add: Any) -> Array:
+    """Where some order of the factors overflows or underflows on the way to a result that does not say so."""
+    acc = r.computes_in(x.dtype)
+    with np.errstate(all="ignore"):
+        size = np.abs(x.value.astype(np.float64))
+        bits = np.where(np.isfinite(size) & (size > 0), np.log2(size), 0.0)
+        up, down = add(np.maximum(bits, 0.0)), add(np.minimum(bits, 0.0))
+        whole = up + down
+        zero = add((size == 0).astype(np.float64)) > 0
+        infinite = add(np.isinf(size).astype(np.float64)) > 0
+    top, bottom = np.log2(dt.MAX[acc]) - 1e-3, np.log2(dt.NORMAL[acc]) + 1e-3
+    overflows = (up > top) & ((whole <= top + 2e-3) | zero) & ~infinite
+    underflows = (down < bottom) & (~zero | infinite)
+    return np.asarray(overflows | underflows)
 
 
 def extreme(x: Real, fn: str) -> Real:
     """max or min over the last axis; its radius is the largest of the row's."""
-    pick = np.maximum if fn == "max" else np.minimum
-    value = pick.reduce(x.value, axis=-1, initial=identity(x, fn))
+    pick_ = np.maximum if fn == "max" else np.minimum
+    value = pick_.reduce(x.value, axis=-1, initial=identity(x, fn))
     if not dt.is_float(x.dtype):
-        bounds = {} if x.lo is None or x.hi is None else {"lo": pick.reduce(x.lo, -1), "hi": pick.reduce(x.hi, -1)}
-        return Real(value.astype(x.value.dtype), x.dtype, **bounds)
-    mag = None if x.mag is None else x.mag.max(-1, initial=0.0)
+        bounds = {} if x.lo is None or x.hi is None else {"lo": pick_.reduce(x.lo, -1), "hi": pick_.reduce(x.hi, -1)}
+        return Real(value.astype(x.value.dtype), x.dtype, hazard=_any_row(x), **bounds)
+    # An element that is infinite is so exactly: masked entries do not blur the row.
+    mag = None if x.mag is None else np.where(np.isinf(x.value), np.abs(value)[..., None], x.mag).max(-1, initial=0.0)
     err = np.broadcast_to(x.err, x.shape).max(-1, initial=0.0) if np.any(x.err) else 0.0
-    hazard = np.broadcast_to(x.hazard, x.shape).any(-1) if np.any(x.hazard) else False
     grid = float(np.min(x.grid)) if np.size(x.grid) else 1.0
-    return Real(value, x.dtype, mag, x.k, err, grid, hazard, **{**r.traits(x), "nan_free": True})
+    return Real(value, x.dtype, mag, x.k, err, grid, _any_row(x), **{**r.traits(x), "nan_free": True})
 
 
 def identity(x: Real, fn: str) -> Array | float | int:
@@ -65,4 +140,135 @@ def identity(x: Real, fn: str) -> Array | float | int:
     return x.value.dtype.type(low if fn == "max" else high)
 
 
-PRIMITIVES = {"Reduce": PrimitiveDef(infer_reduce, exact_reduce, FNS)}
+def _ends(x: Real) -> tuple[Array, Array] | None:
+    """Least and largest value of each element; None where every one is exact."""
+    if not dt.is_float(x.dtype):
+        return None if x.lo is None or x.hi is None else (x.lo, x.hi)
+    own = r.radius(x)
+    return (x.value - own, x.value + own) if np.any(own) else None
+
+
+def _not_a_number(x: Real) -> Array:
+    return np.isnan(x.value) if dt.is_float(x.dtype) else np.zeros(x.shape, bool)
+
+
+def pick(x: Real, fn: str, last: bool, tie_free: bool = False) -> Real:
+    """The first (or last) place of the extreme; undecided beside a NaN, or where rounding decides which one it is."""
+    find = np.argmax if fn == "argmax" else np.argmin
+    n = x.shape[-1]
+    if not n:
+        return Real(np.zeros(x.shape[:-1], np.int64), "int64")
+    value = n - 1 - find(x.value[..., ::-1], -1) if last else find(x.value, -1)
+    hazard = np.asarray(_any_row(x) | _not_a_number(x).any(-1))
+    ends = _ends(x) or ((x.value, x.value) if tie_free else None)
+    if ends is not None:
+        low, high = ends if fn == "argmax" else (-ends[1], -ends[0])
+        hazard = hazard | ((high >= low.max(-1, keepdims=True)).sum(-1) > 1)
+    return Real(np.asarray(value, np.int64), "int64", hazard=hazard if np.any(hazard) else False)
+
+
+SCAN: dict[str, tuple[str, ...]] = {"sum": (), "prod": ()}
+SCANNED = ("float32", "float64", *dt.INTS)
+
+
+def infer_scan(x: TensorSpec, fn: str = "") -> TensorSpec:
+    require_shape(len(x.shape) > 0, f"Scan.{fn}: x {x} has no axis to run along")
+    require_dtype(x, SCANNED, f"Scan.{fn}: x")
+    return x
+
+
+def exact_scan(x: Real, fn: str = "", policy: Policy | None = None) -> Real:
+    """y[*,i] = fn over j <= i of x[*,j]
+
+    Shapes: x, y [*,n].
+    Dtypes: same in and out; integers exact within the type; element i of a float result has i roundings,
+        whatever tree of partial results was used (N1).
+    Source: ONNX CumSum-14, CumProd-26.
+    """
+    run = np.add.accumulate if fn == "sum" else np.multiply.accumulate
+    if not dt.is_float(x.dtype):
+        with np.errstate(all="ignore"):
+            hazard = np.logical_or.accumulate(np.broadcast_to(x.hazard, x.shape), -1) if np.any(x.hazard) else False
+            return Real(
+                run(x.value, -1, dtype=x.value.dtype),
+                x.dtype,
+                hazard=hazard | _beyond(run(x.value.astype(np.longdouble), -1), x.dtype),
+            )
+    return _scan_float(x, fn, run)
+
+
+def _scan_float(x: Real, fn: str, run: Any) -> Real:
+    unit, tiny = dt.UNIT[x.dtype], max(x.floor, dt.TINY[x.dtype])
+    steps = np.arange(x.shape[-1])
+    growth = np.array([r.gamma(k, unit) if x.structured else r.g(k, unit) for k in steps])
+    own, least = r.radius(x), r._least(x.grid)
+    with np.errstate(all="ignore"):
+        value = run(x.value, -1)
+        if fn == "sum":
+            mag, err = run(np.abs(x.value), -1), run(own, -1)
+            grid = np.full(x.shape, least)
+            hazard = (mag > dt.MAX[x.dtype]) & np.isfinite(mag)
+        else:
+            mag = np.abs(value)
+            relative = np.where(own == 0, 0.0, own / np.abs(x.value))
+            err = mag * np.expm1(np.add.accumulate(np.log1p(relative), -1))
+            grid = np.broadcast_to(np.power(np.float64(least), steps + 1), x.shape)
+            hazard = _leaves_range(x, lambda part: np.add.accumulate(part, -1))
+        agree = (mag <= grid / unit) & (grid >= tiny) & (err == 0) & np.isfinite(grid)
+        err = np.where(agree, 0.0, (err + growth * mag + steps * tiny) * (2.0 if x.dtype == "float64" else 1.0))
+    hazard = hazard | np.logical_or.accumulate(np.broadcast_to(x.hazard, x.shape), -1) | (np.isfinite(value) & ~np.isfinite(err))
+    err = np.where(np.isfinite(err) & (steps > 0), err, np.where(steps > 0, 0.0, own)).astype(np.float64)
+    kept = r._least(grid) if agree.all() else 0.0
+    return Real(value, x.dtype, None, 0, err, kept, hazard, **r.traits(x))
+
+
+SORT: dict[str, tuple[str, ...]] = {"values": ("largest",), "order": ("largest",)}
+
+
+def infer_sort(x: TensorSpec, fn: str = "", largest: int = 1, unordered: bool = False) -> TensorSpec:
+    require_shape(len(x.shape) > 0, f"Sort.{fn}: x {x} has no axis to sort")
+    return x if fn == "values" else TensorSpec(x.shape, "int64")
+
+
+def sorting(x: Array, largest: bool) -> Array:
+    """Indices that sort the last axis, equal elements in their old order, whichever way it goes."""
+    if not largest:
+        return np.argsort(x, -1, kind="stable")
+    return x.shape[-1] - 1 - np.argsort(x[..., ::-1], -1, kind="stable")[..., ::-1]
+
+
+def exact_sort(
+    x: Real, fn: str = "", policy: Policy | None = None, largest: int = 1, unordered: bool = False
+) -> Real:
+    """values: x[*,p(0)] >= x[*,p(1)] >= ... (<= where largest is 0); order: p itself, lower index first among equals
+
+    Shapes: x [*,n] -> [*,n].
+    Dtypes: values as x, order int64. `unordered`: any order may be returned, so that nothing is decided.
+    Source: ONNX TopK-24. A NaN has no place in an order (N7): its row is undecided.
+    """
+    at = sorting(x.value, bool(largest))
+    hazard = np.broadcast_to(_any_row(x) | _not_a_number(x).any(-1) | unordered, x.shape[:-1])[..., None] | np.zeros(x.shape, bool)
+    value = np.take_along_axis(x.value, at, -1)
+    ends = _ends(x)
+    if fn == "order":
+        if ends is not None:
+            # Neighbours whose ranges meet may change places.
+            reach = (ends[1] - ends[0]).max(-1, keepdims=True)
+            near = np.abs(np.diff(value.astype(np.float64), axis=-1)) <= reach
+            hazard[..., :-1] |= near
+            hazard[..., 1:] |= near
+        return Real(at.astype(np.int64), "int64", hazard=hazard)
+    if ends is None:
+        return Real(value, x.dtype, grid=r._least(x.grid), hazard=hazard, **r.traits(x))
+    if not dt.is_float(x.dtype):
+        flip = slice(None, None, -1) if largest else slice(None)
+        return Real(value, x.dtype, hazard=hazard, lo=np.sort(ends[0], -1)[..., flip], hi=np.sort(ends[1], -1)[..., flip])
+    err = np.broadcast_to(r.radius(x).max(-1, keepdims=True, initial=0.0), x.shape)
+    return Real(value, x.dtype, err=err, hazard=hazard, **r.traits(x))
+
+
+PRIMITIVES = {
+    "Reduce": PrimitiveDef(infer_reduce, exact_reduce, REDUCE),
+    "Scan": PrimitiveDef(infer_scan, exact_scan, SCAN),
+    "Sort": PrimitiveDef(infer_sort, exact_sort, SORT),
+}

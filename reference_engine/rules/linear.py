@@ -5,39 +5,43 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import Array, Graph, Node
-from .rewrite import Draft, Index, constant_view, through
+from .rewrite import Draft, Index, constant_view, repeating, through
 
 
 def affine_into_gemm(graph: Graph, at: Index, node: Node, draft: Draft) -> str | None:
     """c * (A @ B + b) = (c * A) @ B + c * b for constant A, b, c: how BatchNormalization disappears into Conv."""
-    if node.primitive != "Elementwise" or node.fn not in ("mul", "add", "sub") or graph.specs[node.output].dtype != "float32":
+    if (
+        node.primitive != "Elementwise"
+        or node.fn not in ("mul", "add", "sub")
+        or graph.specs[node.output].dtype != "float32"
+    ):
         return None
     for x, c in ((0, 1), (1, 0)):
         view = constant_view(graph, at, node.inputs[c])
         if view is None or (node.fn == "sub" and c == 0):
             continue
-        before = at.producer.get(node.inputs[x])
-        if before is None or not at.private(node.inputs[x]):
+        view = repeating(view)
+        name, private = through(at, node.inputs[x])
+        before = at.producer.get(name)
+        if before is None or not private or not at.private(node.inputs[x]) or not at.private(name):
             continue
-        made = _scaled(graph, at, node, before, node.inputs[x], view, draft)
+        if (before.primitive, before.fn) == ("Elementwise", "add"):
+            made = _through_add(graph, at, node, before, view.reshape(graph.specs[name].shape), draft)
+        else:
+            made = _into_gemm(graph, at, node, before, node.inputs[x], view, draft)
         if made is not None:
-            return made
+            return draft.reshape(made, graph.specs[node.output].shape)
     return None
 
 
-def _scaled(graph: Graph, at: Index, node: Node, before: Node, x: str, view: Array, draft: Draft) -> str | None:
-    if before.primitive == "Elementwise" and before.fn == "add":
-        return _through_add(graph, at, node, before, view, draft)
-    name, private = through(at, x)
-    gemm = at.producer.get(name)
-    if node.fn != "mul" or gemm is None or gemm.primitive != "Gemm" or not private or not at.private(name):
+def _into_gemm(graph: Graph, at: Index, node: Node, gemm: Node, x: str, view: Array, draft: Draft) -> str | None:
+    if node.fn != "mul" or gemm.primitive != "Gemm":
         return None
     a = constant_view(graph, at, gemm.inputs[0])
-    rows = None if a is None else _per_row(view, graph.specs[name].shape, graph.specs[x].shape, a.shape)
+    rows = None if a is None else _per_row(view, graph.specs[gemm.output].shape, graph.specs[x].shape, a.shape)
     if a is None or rows is None or not np.isfinite(rows).all():
         return None
-    made = draft("Gemm", draft.constant((a * rows).astype(np.float32)), gemm.inputs[1])
-    return draft.reshape(made, graph.specs[node.output].shape)
+    return draft("Gemm", draft.constant((a * rows).astype(np.float32)), gemm.inputs[1])
 
 
 def _through_add(graph: Graph, at: Index, node: Node, before: Node, view: Array, draft: Draft) -> str | None:
@@ -46,7 +50,8 @@ def _through_add(graph: Graph, at: Index, node: Node, before: Node, view: Array,
         bias = constant_view(graph, at, before.inputs[b])
         if bias is None or constant_view(graph, at, before.inputs[y]) is not None:
             continue
-        if not _leads_to_gemm(at, before.inputs[y]):
+        bias = repeating(bias)
+        if not _leads_to_gemm(graph, at, node, before, y, view):
             return None
         with np.errstate(all="ignore"):
             if node.fn == "mul":
@@ -57,10 +62,15 @@ def _through_add(graph: Graph, at: Index, node: Node, before: Node, view: Array,
     return None
 
 
-def _leads_to_gemm(at: Index, name: str) -> bool:
-    source, _ = through(at, name)
-    maker = at.producer.get(source)
-    return maker is not None and maker.primitive == "Gemm"
+def _leads_to_gemm(graph: Graph, at: Index, node: Node, before: Node, y: int, view: Array) -> bool:
+    """Is y the product of a constant, whose rows can take the factor."""
+    source, _ = through(at, before.inputs[y])
+    gemm = at.producer.get(source)
+    a = constant_view(graph, at, gemm.inputs[0]) if gemm is not None and gemm.primitive == "Gemm" else None
+    if gemm is None or a is None:
+        return False
+    shape = graph.specs[before.inputs[y]].shape
+    return node.fn != "mul" or _per_row(view, graph.specs[gemm.output].shape, shape, a.shape) is not None
 
 
 def _op(fn: np.ufunc, left: Array, right: Array) -> Array:
@@ -95,5 +105,3 @@ def _per_row(view: Array, product: tuple[int, ...], shape: tuple[int, ...], a: t
     values = view[tuple(slice(None) if i == axis else 0 for i in range(view.ndim))]
     rows = values.reshape(groups, m, 1)
     return np.asarray(rows.reshape((*a[:-2], m, 1)) if groups > 1 else rows.reshape((*(1,) * (len(a) - 2), m, 1)))
-
-

@@ -79,7 +79,9 @@ def transpose_through_elementwise(graph: Graph, at: Index, node: Node, draft: Dr
     if not moved or len({m.attrs["perm"] for m in moved}) != 1 or not all(at.private(m.output) for m in moved):
         return None
     perm = moved[0].attrs["perm"]
-    if nbytes(graph.specs[node.output]) > sum(nbytes(graph.specs[m.output]) for m in {m.output: m for m in moved}.values()):
+    if nbytes(graph.specs[node.output]) > sum(
+        nbytes(graph.specs[m.output]) for m in {m.output: m for m in moved}.values()
+    ):
         return None
     operands = []
     for name, maker in zip(node.inputs, makers, strict=True):
@@ -116,22 +118,35 @@ def layout(graph: Graph, at: Index, node: Node, draft: Draft) -> str | None:
     """T(f(x)) = f(T(x)) where x is narrower than f(x): the transpose moves to where it costs fewest bytes."""
     if not is_move(node, "transpose"):
         return None
-    name, private = through(at, node.inputs[0])
-    maker = at.producer.get(name)
-    if maker is None or not private or not at.private(node.inputs[0]) or not at.private(name):
+    chain, narrow = _narrowest(graph, at, node)
+    if not narrow:
         return None
-    x = graph.specs[maker.inputs[0]] if maker.inputs else None
-    if x is None or nbytes(x) >= nbytes(graph.specs[node.output]) or x.size != graph.specs[node.output].size:
-        return None
-    shape, perm = graph.specs[node.inputs[0]].shape, node.attrs["perm"]
-    if maker.primitive == "Elementwise" and len(maker.inputs) == 1:
-        moved = draft.transpose(draft.reshape(maker.inputs[0], shape), perm)
-        return draft("Elementwise", moved, fn=maker.fn, **maker.attrs)
-    if maker.primitive in PER_TENSOR and graph.specs[maker.output].shape[1] == 1:
-        moved = draft.transpose(draft.reshape(maker.inputs[0], shape), perm)
-        made = draft(maker.primitive, draft.reshape(moved, (1, 1, x.size)), *maker.inputs[1:], **maker.attrs)
-        return draft.reshape(made, graph.specs[node.output].shape)
-    return None
+    x = chain[narrow - 1].inputs[0]
+    size = graph.specs[x].size
+    name = draft.transpose(draft.reshape(x, graph.specs[node.inputs[0]].shape), node.attrs["perm"])
+    for maker in reversed(chain[:narrow]):
+        blocks = draft.reshape(name, (1, 1, size)) if maker.primitive in PER_TENSOR else name
+        name = draft(maker.primitive, blocks, *maker.inputs[1:], fn=maker.fn, **maker.attrs)
+    return draft.reshape(name, graph.specs[node.output].shape)
+
+
+def _narrowest(graph: Graph, at: Index, node: Node) -> tuple[list[Node], int]:
+    """The unary chain above a transpose, last first, and after how many of it the tensor is narrowest (0: as it is)."""
+    least, narrow = nbytes(graph.specs[node.output]), 0
+    chain: list[Node] = []
+    name = node.inputs[0]
+    while at.private(name):
+        name, private = through(at, name)
+        maker = at.producer.get(name)
+        unary = maker is not None and maker.primitive == "Elementwise" and len(maker.inputs) == 1
+        per_tensor = maker is not None and maker.primitive in PER_TENSOR and graph.specs[maker.output].shape[1] == 1
+        if maker is None or not private or not at.private(name) or not (unary or per_tensor):
+            break
+        chain.append(maker)
+        name = maker.inputs[0]
+        if nbytes(graph.specs[name]) < least:
+            least, narrow = nbytes(graph.specs[name]), len(chain)
+    return chain, narrow
 
 
 def slice_and_concat(graph: Graph, at: Index, node: Node, draft: Draft) -> str | None:
@@ -150,7 +165,9 @@ def _slice_of_slice(node: Node, before: Node, draft: Draft) -> str | None:
     if min((*inner["steps"], *outer["steps"]), default=1) < 1:
         return None
     starts, ends, steps = [], [], []
-    for s1, t1, s2, e2, t2 in zip(inner["starts"], inner["steps"], outer["starts"], outer["ends"], outer["steps"], strict=True):
+    for s1, t1, s2, e2, t2 in zip(
+        inner["starts"], inner["steps"], outer["starts"], outer["ends"], outer["steps"], strict=True
+    ):
         count = len(range(s2, e2, t2))
         starts.append(s1 + s2 * t1)
         steps.append(t1 * t2)
@@ -197,7 +214,9 @@ def _rejoined(graph: Graph, at: Index, node: Node, draft: Draft) -> str | None:
 def _plain(graph: Graph, piece: Node, axis: int) -> bool:
     """Does the slice cut along this axis only, in steps of one."""
     shape, a = graph.specs[piece.inputs[0]].shape, piece.attrs
-    whole = all((s, e) == (0, d) for i, (s, e, d) in enumerate(zip(a["starts"], a["ends"], shape, strict=True)) if i != axis)
+    whole = all(
+        (s, e) == (0, d) for i, (s, e, d) in enumerate(zip(a["starts"], a["ends"], shape, strict=True)) if i != axis
+    )
     return whole and all(t == 1 for t in a["steps"])
 
 
@@ -248,5 +267,3 @@ def _transposed(graph: Graph, at: Index, name: str, draft: Draft) -> str:
     view = constant_view(graph, at, name)
     swap = _swap(len(graph.specs[name].shape))
     return draft.transpose(name, swap) if view is None else draft.view(view.transpose(swap))
-
-

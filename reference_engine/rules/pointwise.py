@@ -10,7 +10,7 @@ from .. import dtypes as dt
 from .. import real as r
 from .. import rounding
 from ..known import as_array, is_settled
-from ..primitives import PRIMITIVES
+from ..primitives import primitive_of
 from ..real import Real
 from ..types import Array, Graph, Node
 from .rewrite import Draft, Index, constant_view, nbytes, through, uniform
@@ -27,7 +27,7 @@ def _folded(graph: Graph, node: Node) -> Real | None:
     if size > MOST_FOLDED or size > max(MOST_GROWTH, 2 * sum(graph.constants[n].nbytes for n in node.inputs)):
         return None
     operands = [r.leaf(graph.constants[n], graph.specs[n].dtype) for n in node.inputs]
-    return PRIMITIVES[node.primitive].exact(*operands, fn=node.fn, **node.attrs)
+    return primitive_of(node.primitive).exact(*operands, fn=node.fn, **node.attrs)
 
 
 def constant_folding(graph: Graph, at: Index, node: Node, draft: Draft) -> str | None:
@@ -175,7 +175,9 @@ def lookup_table(graph: Graph, at: Index, node: Node, draft: Draft) -> str | Non
     if region is None:
         return None
     source, nodes = region
-    if not any(n.fn in COSTLY for n in nodes) or not all(n is node or at.private(n.output) or _inside(at, n, nodes) for n in nodes):
+    if not any(n.fn in COSTLY for n in nodes) or not all(
+        n is node or at.private(n.output) or _inside(at, n, nodes) for n in nodes
+    ):
         return None
     table = _table(graph, at, source, nodes)
     if table is None:
@@ -203,7 +205,10 @@ def _region(graph: Graph, at: Index, last: Node) -> tuple[str, list[Node]] | Non
             return False
         found[node.output] = node
         if node.primitive in ("Quantize", "Dequantize"):
-            if any(constant_view(graph, at, n) is None for n in node.inputs[1:]) or graph.specs[node.output].shape[1] != 1:
+            if (
+                any(constant_view(graph, at, n) is None for n in node.inputs[1:])
+                or graph.specs[node.output].shape[1] != 1
+            ):
                 return False
             if node.primitive == "Dequantize":
                 sources.add(through(at, node.inputs[0])[0])
@@ -226,7 +231,7 @@ def _region(graph: Graph, at: Index, last: Node) -> tuple[str, list[Node]] | Non
 
 
 def _table(graph: Graph, at: Index, source: str, nodes: Sequence[Node]) -> Array | None:
-    """Entries by index modulo 256, so that negative indices of int8 count from the end; None where one is not settled."""
+    """Entries by index modulo 256: negative indices of int8 count from the end. None where one is not settled."""
     every = np.arange(256, dtype=np.uint8).view(dt.numpy_dtype(graph.specs[source].dtype))
     values: dict[str, Real] = {}
 
@@ -250,10 +255,8 @@ def _table(graph: Graph, at: Index, source: str, nodes: Sequence[Node]) -> Array
             continue
         else:
             operands = [operand(n, (256,)) for n in node.inputs]
-        made = PRIMITIVES[node.primitive].exact(*operands, fn=node.fn, **node.attrs)
+        made = primitive_of(node.primitive).exact(*operands, fn=node.fn, **node.attrs)
         values[node.output] = made
     if made is None or not is_settled(made):
         return None
     return as_array(made).ravel()
-
-

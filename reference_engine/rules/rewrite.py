@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes as dt
-from ..primitives import PRIMITIVES
+from ..primitives import primitive_of
 from ..types import Array, Graph, Node, TensorSpec
 
 MOST_VIEW_COPY = 2**16
@@ -39,7 +39,9 @@ def index(graph: Graph) -> Index:
     for node in graph.nodes:
         for name in dict.fromkeys(node.inputs):
             readers[name].append(node)
-    return Index({n.output: n for n in graph.nodes}, {k: tuple(v) for k, v in readers.items()}, frozenset(graph.outputs))
+    return Index(
+        {n.output: n for n in graph.nodes}, {k: tuple(v) for k, v in readers.items()}, frozenset(graph.outputs)
+    )
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Draft:
         return name
 
     def __call__(self, primitive: str, *inputs: str, fn: str = "", **attrs: Any) -> str:
-        spec = PRIMITIVES[primitive].infer(*(self.spec(n) for n in inputs), fn=fn, **attrs)
+        spec = primitive_of(primitive).infer(*(self.spec(n) for n in inputs), fn=fn, **attrs)
         name = self._fresh()
         self.nodes.append(Node(primitive, fn, inputs, name, attrs, self.node.source))
         self.specs[name] = spec
@@ -83,7 +85,12 @@ class Draft:
 
     def view(self, array: Array) -> str:
         """A constant, stored without what it repeats."""
-        compact = array[tuple(slice(0, 1) if s == 0 and d > 1 else slice(None) for s, d in zip(array.strides, array.shape, strict=True))]
+        compact = array[
+            tuple(
+                slice(0, 1) if s == 0 and d > 1 else slice(None)
+                for s, d in zip(array.strides, array.shape, strict=True)
+            )
+        ]
         name = self.constant(compact)
         return name if compact.shape == array.shape else self("DataMove", name, fn="expand", shape=array.shape)
 
@@ -189,11 +196,24 @@ def constant_view(graph: Graph, at: Index, name: str) -> Array | None:
     return made if np.shares_memory(made, base) or made.size <= MOST_VIEW_COPY else None
 
 
+def repeating(view: Array) -> Array:
+    """The same content, with stride 0 along every axis on which it repeats."""
+    if not 1 < view.size <= MOST_VIEW_COPY:
+        return view
+    for axis, size in enumerate(view.shape):
+        first = view[tuple(slice(0, 1) if i == axis else slice(None) for i in range(view.ndim))]
+        if size > 1 and view.strides[axis] and (view == first).all():
+            view = np.broadcast_to(first, view.shape)
+    return view
+
+
 def uniform(view: Array | None) -> Any | None:
     """The one value of a constant of equal elements, else None."""
     if view is None or not view.size:
         return None
-    first = view.reshape(-1)[0] if all(s == 0 or d == 1 for s, d in zip(view.strides, view.shape, strict=True)) else None
+    first = (
+        view.reshape(-1)[0] if all(s == 0 or d == 1 for s, d in zip(view.strides, view.shape, strict=True)) else None
+    )
     if first is not None:
         return first
     if view.size > MOST_VIEW_COPY:

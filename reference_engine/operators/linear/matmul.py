@@ -105,3 +105,45 @@ def times(emit: Emitter, x: Value, factor: float, name: str) -> Value:
         raise ParameterError(f"{emit.source}: {name} is {factor} but the matrices are {x.dtype}")
     lenience = {"zero_free": True} if factor == 0 and dt.is_float(x.dtype) else {}  # BLAS may skip 0 * x
     return elementwise(emit, "mul", x, scalar(emit, float(np.float32(factor)), x.dtype), **lenience)
+
+
+def _with_rows_first(emit: Emitter, x: Value, name: str) -> Value:
+    """The first axis moved before the last: [r, *batch, c] -> [*batch, r, c]."""
+    if x.rank < 2:
+        raise ShapeError(f"{emit.source}: {name} is {text(x.shape)}, a transposed batch needs at least two axes")
+    return transpose(emit, x, (*range(1, x.rank - 1), 0, x.rank - 1))
+
+
+def lower_fusedmatmul(
+    emit: Emitter,
+    A: Value,
+    B: Value,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Value:
+    """Y = alpha * A' @ B'; transBatch moves the first axis before the last, trans then swaps the last two
+
+    Shapes: as MatMul after the moves; a vector is never transposed.
+    Dtypes: floats.
+    Source: com.microsoft FusedMatMul-1.
+    """
+    same_dtype(emit, A=A, B=B)
+    one_of(emit, "A", A, dt.FLOATS)
+    moved = []
+    for name, x, batch, swap in (("A", A, transBatchA, transA), ("B", B, transBatchB, transB)):
+        y = _with_rows_first(emit, x, name) if batch else x
+        moved.append(transpose(emit, y, (*range(y.rank - 2), y.rank - 1, y.rank - 2)) if swap and y.rank > 1 else y)
+    a, b, shape = matrices(emit, *moved)
+    y = times(emit, product(emit, widen(emit, a), widen(emit, b)), alpha, "alpha")
+    return cast(emit, reshape(emit, y, shape), A.dtype)
+
+
+MATMUL: dict[tuple[str, str], OperatorDef] = {
+    ("", "MatMul"): OperatorDef(lower_matmul),
+    ("", "Gemm"): OperatorDef(lower_gemm, since=7),
+    ("com.microsoft", "FusedMatMul"): OperatorDef(lower_fusedmatmul, domain="com.microsoft"),
+}

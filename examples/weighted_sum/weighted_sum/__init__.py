@@ -1,0 +1,1 @@
+"""example::WeightedSum, an operator that opgauge learns from outside."""

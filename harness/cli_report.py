@@ -1,0 +1,225 @@
+"""`opgauge report ...`, `opgauge explain`, `opgauge init`: what is made of runs that are over."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from opgauge import backends
+from opgauge.reference_engine.errors import BaselineError, OpgaugeError
+from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
+
+from . import store
+
+app = typer.Typer(no_args_is_help=True, help="Reports from runs that are over: diff, merge, show, annotate.")
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="report")
+    root.command()(explain)
+    root.command()(init)
+
+
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="a run's folder, its journal, or `latest`")]
+File = Annotated[str, typer.Option(metavar="FILE")]
+FAILED, NOTHING, INTERRUPTED = 1, 5, 130
+
+
+class RunError(OpgaugeError):
+    """A run, or a part of one, that the command line names and that is not there."""
+
+
+class Stored(NamedTuple):
+    """A run read back: its records and what a report says about it."""
+
+    name: str
+    records: list[Record]
+    meta: dict[str, Any]
+
+    @property
+    def findings(self) -> list[Finding]:
+        from . import gate
+
+        used = dict.fromkeys(r.backend for r in self.records)
+        known = backends.table()
+        informative = [b for b in used if (row := known.get(b.partition(":")[0])) and row.informative]
+        return gate.findings(self.records, informative)
+
+
+def journal_of(text: str) -> Path:
+    """Raises: RunError naming what was looked for."""
+    try:
+        path = store.latest() if text == "latest" else Path(text)
+    except BaselineError as error:
+        raise RunError(str(error)) from error
+    path = path / store.JOURNAL if path.is_dir() else path
+    if not path.is_file():
+        raise RunError(f"no run at {text}: give the folder of a run, its {store.JOURNAL} or `latest`")
+    return path
+
+
+def read(text: str) -> Stored:
+    """Raises: RunError, BaselineError."""
+    path = journal_of(text)
+    contents, end = store.read(path), {}
+    for entry in store.entries(path):
+        if entry["kind"] == "end":
+            end = entry
+    # Without an end the run was cut short.
+    settings, meta = contents.run.get("settings") or {}, end.get("meta") or {}
+    told = {
+        "command": " ".join(["opgauge", *map(str, contents.run.get("argv") or [])]),
+        "version": "",
+        "started": "",
+        "seconds": 0,
+        "seed": settings.get("seed"),
+        "budget": settings.get("budget"),
+        "backends": end.get("backends") or {},
+        "machine": {},
+        "exit_code": end.get("exit_code", INTERRUPTED),
+        "verdict": "",
+    }
+    return Stored(path.parent.name, contents.records, {**told, **meta})
+
+
+def _only(records: Sequence[Record], backend: str, where: str) -> list[Record]:
+    """Raises: RunError naming the backends that the run has."""
+    kept = [r for r in records if not backend or r.backend == backend]
+    if not kept and records:
+        has = ", ".join(sorted({r.backend for r in records}))
+        raise RunError(f"run {where} has no backend {backend!r}; it has {has}")
+    return kept
+
+
+@app.command()
+def diff(
+    old: RunPath,
+    new: RunPath,
+    old_backend: Annotated[str, typer.Option(help="only this backend of OLD")] = "",
+    new_backend: Annotated[str, typer.Option(help="only this backend of NEW")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """What became red, green or untrusted between two runs; exit 1 when anything became red, 5 without a common case.
+
+    Two backends of one run are compared by naming the run twice.
+    """
+    from opgauge.reports import diff as differ
+
+    from . import cli
+
+    before, after = _only(read(old).records, old_backend, old), _only(read(new).records, new_backend, new)
+    names = (f"{old} {old_backend}".strip(), f"{new} {new_backend}".strip())
+    found = differ.compare(before, after, names)
+    if as_json:
+        cli.print_json(differ.document(found))
+    else:
+        typer.echo(differ.render(found), nl=False)
+    raise typer.Exit(NOTHING if not found.common else FAILED if found.of("newly red") else 0)
+
+
+@app.command()
+def merge(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="folders or journals, of shards for example")],
+    out: Annotated[Path, typer.Option(help="where the folders of runs are kept")] = store.HOME,
+) -> None:
+    """One run out of several; a case that two of them hold on one backend counts once, with the graver status."""
+    from opgauge.reports.legend import MARKS
+
+    stored = [read(run) for run in runs]
+    kept: dict[tuple[str, str], Record] = {}
+    disagree = 0
+    for record in (r for run in stored for r in run.records):
+        key = (record.case, record.backend)
+        if key in kept and kept[key].status is not record.status:
+            disagree += 1
+        if key not in kept or MARKS[record.status].rank < MARKS[kept[key].status].rank:
+            kept[key] = record
+    merged = Stored("merged", list(kept.values()), {})
+    code = max((run.meta["exit_code"] for run in stored), default=NOTHING)
+    code = max(code, FAILED) if merged.findings or disagree else code
+    known = {name: info for run in stored for name, info in run.meta["backends"].items()}
+    with store.create(out) as journal:
+        journal.append("run", {"argv": ["report", "merge", *runs], "settings": {}, "merged": [r.name for r in stored]})
+        for record in kept.values():
+            journal.record(record)
+        journal.append("end", {"exit_code": code, "errors": [], "backends": known})
+    total = sum(len(run.records) for run in stored)
+    typer.echo(f"{len(stored)} runs, {total:,} records, {len(kept):,} kept, {disagree:,} disagree between runs")
+    typer.echo(f"journal: {journal.path}")
+    raise typer.Exit(NOTHING if not kept else FAILED if disagree else 0)
+
+
+@app.command()
+def show(
+    run: RunPath = "latest",
+    html: File = "",
+    json_file: Annotated[str, typer.Option("--json", metavar="FILE", help="- is standard output")] = "",
+    junit: File = "",
+    markdown: File = "",
+    ctrf: File = "",
+    svg: File = "",
+    badge: File = "",
+    csv: Annotated[str, typer.Option(metavar="FILE", help="one line a record")] = "",
+) -> None:
+    """A run's reports, made again from its journal."""
+    from . import cli, frames
+
+    stored = read(run)
+    names = {"html": html, "jsonfile": json_file, "junit": junit, "markdown": markdown, "ctrf": ctrf}
+    files = {**names, "matrix_svg": svg, "badge": badge}
+    console = cli.terminal(stderr="-" in files.values())
+    cli.write_reports(files, stored.records, stored.findings, stored.meta, console)
+    if csv:
+        frames.frame(stored.records).to_csv(csv, index=False)
+    raise typer.Exit(stored.meta["exit_code"] if stored.records else NOTHING)
+
+
+@app.command()
+def annotate(run: RunPath = "latest") -> None:
+    """The ten gravest findings as GitHub annotations, on standard output."""
+    from opgauge.reports import annotations
+
+    stored = read(run)
+    sys.stdout.write(annotations.render(stored.records, stored.findings))
+
+
+def explain(
+    finding: Annotated[str, typer.Argument(metavar="[NUMBER|ID|STATUS]", help="nothing: list the last run's")] = "",
+    run: Annotated[str, typer.Option(metavar="RUN")] = "latest",
+) -> None:
+    """What a finding means: symptom, likely cause, evidence, next command."""
+    from . import explain as explanation
+
+    if finding in {str(s) for s in Status}:
+        advice = explanation.likely_cause(Record("", "", "", "", "", "", Status(finding)))
+        from opgauge.reports.legend import MARKS
+
+        typer.echo(f"{finding}: {MARKS[Status(finding)].meaning}\nlikely: {advice.cause}\nnext: {advice.next}")
+        return
+    from opgauge.reports.tables import red, smaller
+
+    records = read(run).records
+    failing = red(r for r in records if r.status in FINDINGS)
+    if not finding:
+        typer.echo("\n".join(explanation.listing(failing)) or "no failing case in this run")
+        return
+    if finding.isdigit() and 1 <= int(finding) <= len(failing):
+        typer.echo(explanation.explain(failing[int(finding) - 1]), nl=False)
+        return
+    chosen = [r for r in records if finding in (r.case, smaller(r.detail))]
+    if not chosen:
+        raise RunError(f"run {run} has no case {finding!r:.200}, and {len(failing)} failing ones to number")
+    typer.echo("\n".join(explanation.explain(r) for r in chosen), nl=False)
+
+
+def init(folder: Annotated[Path, typer.Argument(help="the root of your repository")] = Path()) -> None:
+    """Make baselines/expectations.toml and a GitHub workflow in your repository; nothing is overwritten."""
+    from . import scaffold
+
+    for name, made in scaffold.create(folder):
+        typer.echo(f"{'made' if made else 'kept'} {name}")
+    typer.echo(f"Settings go into pyproject.toml:\n\n{scaffold.SETTINGS}")

@@ -1,0 +1,302 @@
+"""Whole-model verdicts: every node judged on the backend's own intermediate inputs, then the model end to end.
+
+Propagated sets are useless in a deep network, free-running outputs differ honestly: so the graph is cut, the
+backend shows its tensors once, and each piece is held against the set of its own observed inputs.
+Source: docs/numerics.md, chains and whole models.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from opgauge.backends import resolve
+from opgauge.reference_engine import dtypes as dt
+from opgauge.reference_engine import lower
+from opgauge.reference_engine.errors import CaseError, ModelError
+from opgauge.reference_engine.evaluate import evaluate
+from opgauge.reference_engine.types import FINDINGS, Array, Observation, Policy, Record, Status, Verdict
+from opgauge.suites import networks
+
+from . import check, expectations, model_inputs, segments
+from .client import Client
+from .model_jobs import COUNTER, TOOLS, UNOPTIMISED, Job
+from .oracles import proves_nothing
+from .run import Settings, Task
+
+WINDOW_BYTES = 256 << 20
+QUANTIZE_S = 120.0
+# An input moved by one part in a million: what the network itself makes of that is no fault of a runtime.
+PROBE = 1e-6
+PROBE_FACTOR = 4.0
+SUITE = "model"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in memory with its inputs."""
+
+    title: str
+    model: onnx.ModelProto
+    data: bytes
+    feeds: Mapping[str, Array]
+    seed: int
+    regions: bool = True
+
+
+def load(job: Job) -> Loaded:
+    """A file, or a built-in network by its name. Raises: CaseError, ModelError."""
+    built = {n.name: n for n in networks.NETWORKS}
+    if job.path in built and not Path(job.path).is_file():
+        data, feeds = built[job.path].build(job.seed)
+        return Loaded(job.title, lower.parse(data), data, feeds, job.seed, job.regions)
+    data = raised(named(model_inputs.read_model(Path(job.path))))
+    model = lower.parse(data)
+    given = model_inputs.load_inputs(Path(job.inputs), model) if job.inputs else None
+    feeds = given or model_inputs.draw(model, job.dims, job.values, job.seed)
+    return Loaded(job.title, model, data, feeds, job.seed, job.regions)
+
+
+LOWEST_OPSET = 13
+
+
+def named(data: bytes) -> bytes:
+    """Dimensions of -1, which some exporters write for one that is bound at run time, without a value."""
+    model = lower.parse(data)
+    infos = (*model.graph.input, *model.graph.output, *model.graph.value_info)
+    dims = [d for i in infos for d in i.type.tensor_type.shape.dim if d.HasField("dim_value") and d.dim_value < 0]
+    for dim in dims:
+        dim.Clear()
+    return model.SerializeToString() if dims else data
+
+
+def raised(data: bytes) -> bytes:
+    """The model at opset 13 at least: older Softmax, Squeeze, ReduceSum mean other things. Raises: CaseError."""
+    model = lower.parse(data)
+    version = max((e.version for e in model.opset_import if e.domain in ("", "ai.onnx")), default=LOWEST_OPSET)
+    if version >= LOWEST_OPSET:
+        return data
+    try:
+        return onnx.version_converter.convert_version(model, LOWEST_OPSET).SerializeToString()
+    except Exception as error:  # its C++ errors have no common class
+        raise CaseError(f"the model has opset {version} and cannot be raised to {LOWEST_OPSET}: {error}") from error
+
+
+def quantized(job: Job, how: str, target: Path) -> Path:
+    """The job's model in int8, made by onnxruntime's tools in a process of their own. Raises: CaseError."""
+    if target.is_file():
+        return target
+    loaded = load(job)
+    with Client(resolve(f"{TOOLS}:{how}"), QUANTIZE_S) as client:
+        seen = _run(client, loaded, loaded.data, f"{SUITE}/{loaded.title}/{how}")
+    if seen.status is not Status.PASS:
+        raise CaseError(f"{job.title}: {how}: {seen.status} {seen.message}")
+    target.write_bytes(seen.outputs[0].tobytes())
+    return target
+
+
+def perform(task: Task, settings: Settings, clients: Sequence[Client], emit: Callable[[Record], None]) -> None:
+    """What a reference worker does with a `model` task: its names are jobs."""
+    for text in task.names:
+        judge_model(load(Job(**json.loads(text))), clients, emit)
+
+
+def judge_model(loaded: Loaded, clients: Sequence[Client], emit: Callable[[Record], None]) -> None:
+    """Records of one model: for each backend its nodes, the whole, and its counts.
+
+    A model that cannot be lowered gives one `unsupported` record that names the node.
+    """
+    try:
+        shapes = tensor_sizes(loaded)
+    except ModelError as error:
+        for client in clients:
+            if client.spec.text == COUNTER:
+                emit(_counts(loaded, client, _run(client, loaded, loaded.data, f"{SUITE}/{loaded.title}/whole")))
+            else:
+                emit(_record(loaded, "whole", "", client, Status.UNSUPPORTED, f"{type(error).__name__}: {error}"))
+        return
+    for client in clients:
+        whole = _run(client, loaded, loaded.data, f"{SUITE}/{loaded.title}/whole")
+        emit(_counts(loaded, client, whole))
+        if client.spec.text in (COUNTER, UNOPTIMISED) and len(clients) > 1:
+            continue
+        if whole.status is not Status.PASS:
+            emit(_record(loaded, "whole", "", client, whole.status, whole.message))
+            continue
+        worst = _judge_nodes(loaded, client, shapes, emit)
+        emit(_end_to_end(loaded, client, whole, worst))
+
+
+def tensor_sizes(loaded: Loaded) -> dict[str, int]:
+    """Bytes of every computed tensor. Raises: ModelError where the model cannot be lowered."""
+    constant = segments.stored(loaded.model.graph)
+    names = [n for node in loaded.model.graph.node for n in node.output if n and n not in constant]
+    graph = lower.lower(segments.exposed(loaded.model, names), loaded.feeds)
+    sizes = {name: x.nbytes for name, x in loaded.feeds.items()}
+    for name, value in zip(graph.output_names, graph.outputs, strict=True):
+        spec = graph.specs[value]
+        sizes[name] = spec.size * dt.numpy_dtype(spec.dtype).itemsize
+    return sizes
+
+
+def _run(client: Client, loaded: Loaded, data: bytes, case: str, outputs: int = 0) -> Observation:
+    client.submit(case, data, loaded.feeds, repeats=1, n_outputs=outputs)
+    return client.receive()
+
+
+# ---- self-forced
+
+
+def _judge_nodes(loaded: Loaded, client: Client, sizes: dict[str, int], emit: Callable[[Record], None]) -> list[Record]:
+    """Judge each segment; the failing records in order of the graph."""
+    rows = expectations.load()
+    pieces = segments.cut(loaded.model.graph, loaded.regions)
+    failing: list[Record] = []
+    for window in segments.windows(pieces, sizes, WINDOW_BYTES):
+        names = list(dict.fromkeys(n for s in window for n in (*s.inputs, *s.outputs) if n not in loaded.feeds))
+        model = segments.exposed(loaded.model, names)
+        seen = _run(
+            client, loaded, model.SerializeToString(), f"{SUITE}/{loaded.title}/exposed", len(model.graph.output)
+        )
+        if seen.status is not Status.PASS:
+            emit(_record(loaded, "exposed", "", client, seen.status, seen.message))
+            return failing
+        tensors = dict(loaded.feeds) | dict(zip((o.name for o in model.graph.output), seen.outputs, strict=True))
+        for segment in window:
+            made = judge_segment(loaded, segment, tensors, client, rows)
+            emit(made)
+            if made.status in FINDINGS:
+                failing.append(made)
+    return failing
+
+
+def judge_segment(
+    loaded: Loaded,
+    segment: segments.Segment,
+    tensors: Mapping[str, Array],
+    client: Client,
+    rows: Sequence[expectations.Deviation] = (),
+) -> Record:
+    """The verdict on one segment, fed with what the backend itself had computed."""
+    started = time.perf_counter()
+    feeds = {name: tensors[name] for name in segment.inputs}
+    model = segments.alone(loaded.model, segment, feeds)
+    seen = Observation(Status.PASS, tuple(tensors[name] for name in segment.outputs))
+    where = f"{segment.index:04d} {segment.name}"
+    subject = check.Subject(where, SUITE, segment.op, "", "", b"", feeds)
+    try:
+        graph = lower.lower(model, feeds)
+        exacts = evaluate(graph, feeds, client.spec.policy)
+        verdict = check.verdict_of(subject, graph, exacts, seen, client, rows)
+    except ModelError as error:
+        return _record(loaded, where, segment.op, client, Status.UNSUPPORTED, f"{type(error).__name__}: {error}")
+    if verdict.status is Status.UNTRUSTED and proves_nothing(exacts, verdict) == verdict.message:
+        verdict = replace(verdict, status=Status.PASS)  # a network may saturate; its nodes are judged together
+    made = _record(loaded, where, segment.op, client, verdict.status, verdict.message, verdict)
+    return replace(made, us=round((time.perf_counter() - started) * 1e6, 1))
+
+
+# ---- end to end
+
+
+def _end_to_end(loaded: Loaded, client: Client, whole: Observation, failing: Sequence[Record]) -> Record:
+    """Signal to noise, top-1 and largest difference against the free-running reference; smoke, never the criterion."""
+    reference = _reference(loaded, loaded.feeds, client.spec.policy)
+    moved = _reference(loaded, perturbed(loaded.feeds, loaded.seed), client.spec.policy)
+    detail: dict[str, Any] = {"outputs": []}
+    for name, right, shifted, actual in zip(
+        (o.name for o in loaded.model.graph.output), reference, moved, whole.outputs, strict=False
+    ):
+        detail["outputs"].append({"name": name, **compare(right, actual, shifted)})
+    if failing:
+        first = failing[0]
+        message = f"first divergent node: {first.case.rpartition('/')[2]} ({first.op}): {first.message}"
+        detail["divergent"] = [r.case for r in failing]
+        return replace(_record(loaded, "whole", "", client, Status.FAIL, message), detail=detail)
+    odd = [o for o in detail["outputs"] if o["suspicious"]]
+    name = odd[0]["name"] if odd else ""
+    message = (
+        f"{name} differs by more than the network's own sensitivity, yet every node is inside its set" if odd else ""
+    )
+    return replace(_record(loaded, "whole", "", client, Status.PASS, message), detail=detail)
+
+
+def _reference(loaded: Loaded, feeds: Mapping[str, Array], policy: Policy) -> tuple[Array, ...]:
+    graph = lower.lower(loaded.model, feeds)
+    return tuple(e.value for e in evaluate(graph, feeds, policy))
+
+
+def perturbed(feeds: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    """Float inputs moved by one part in a million, at random."""
+    rng = np.random.Generator(np.random.PCG64(seed + 1))
+    return {
+        name: (x * (1 + PROBE * rng.standard_normal(x.shape))).astype(x.dtype)
+        if dt.is_float(dt.word_of(x.dtype))
+        else x
+        for name, x in feeds.items()
+    }
+
+
+def compare(right: Array, actual: Array, shifted: Array) -> dict[str, Any]:
+    """Measures of one output; `suspicious` where the probe does not explain the difference."""
+    if right.shape != actual.shape:
+        return {"suspicious": True, "shape": [list(actual.shape), list(right.shape)]}
+    a, b, c = (np.nan_to_num(np.asarray(x).astype(np.float64)) for x in (right, actual, shifted))
+    largest = float(np.abs(a - b).max(initial=0.0))
+    probe = float(np.abs(a - c).max(initial=0.0)) if a.shape == c.shape else 0.0
+    span = float(np.abs(a).max(initial=0.0))
+    quantum = 1.0 if not dt.is_float(dt.word_of(right.dtype)) else 0.0
+    noise, signal = float(((a - b) ** 2).sum()), float((a**2).sum())
+    found: dict[str, Any] = {
+        "sqnr_db": round(10 * math.log10(signal / noise), 2) if noise and signal else None,
+        "psnr_db": round(10 * math.log10(span**2 * a.size / noise), 2) if noise and span else None,
+        "largest_difference": largest,
+        "probe_difference": probe,
+        "suspicious": largest > max(PROBE_FACTOR * probe, 2 * quantum, 1e-4 * span),
+    }
+    if a.ndim and a.shape[-1] > 1 and a.size:
+        found["top1"] = round(float((a.argmax(-1) == b.argmax(-1)).mean()), 6)
+    return found
+
+
+# ---- records
+
+
+def _record(
+    loaded: Loaded, where: str, op: str, client: Client, status: Status, message: str, verdict: Verdict | None = None
+) -> Record:
+    v = verdict or Verdict(status)
+    return Record(
+        case=f"{SUITE}/{loaded.title}/{where}",
+        suite=SUITE,
+        op=op or "model",
+        label="",
+        profile="",
+        backend=client.spec.text,
+        status=status,
+        message=message,
+        explained=v.explained,
+        elements=v.elements,
+        outside=v.outside,
+        undecided=v.undecided,
+        saturated=v.saturated,
+        ties=v.ties,
+        set_size=v.set_size,
+        detail=dict(v.detail),
+    )
+
+
+def _counts(loaded: Loaded, client: Client, seen: Observation) -> Record:
+    made = _record(
+        loaded, "counts", "", client, Status.PASS if seen.status is Status.PASS else seen.status, seen.message
+    )
+    counts = {k: v for k, v in seen.counts.items() if not k.startswith("plan_")}
+    return replace(made, counts=counts, detail={"times_ns": dict(seen.times_ns), "info": dict(client.info)})

@@ -1,0 +1,121 @@
+"""Which part of a run is left to do, and where: continue a journal, take one of n parts, put parts together."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from opgauge.reference_engine.errors import BaselineError
+from opgauge.reference_engine.types import Record, Status
+
+from . import store
+from .run import Settings, Task
+
+# What parts of one run must have in common.
+SHARED = ("backends", "budget", "seed")
+
+
+class Resumed(NamedTuple):
+    """A journal that was not finished: its settings, its records so far and the tasks that are left."""
+
+    path: Path
+    settings: Settings
+    tasks: list[Task]
+    records: list[Record]
+
+
+def work(tasks: Sequence[Task]) -> list[list[str]]:
+    """Tasks as a journal keeps them."""
+    return [[task.kind, *task.names] for task in tasks]
+
+
+def settings_of(run: Mapping[str, Any], path: Path) -> Settings:
+    """Raises: BaselineError where the journal does not say how it was made."""
+    try:
+        fields = dict(run["settings"])
+        return Settings(**{**fields, "backends": tuple(fields["backends"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise BaselineError(f"{path}: its run entry cannot be read ({error}): start a new run") from error
+
+
+def load(path: Path) -> Resumed:
+    """What is left of a run: whole tasks, and of tasks in progress the cases without a verdict of every backend.
+
+    Raises: BaselineError.
+    """
+    run: dict[str, Any] = {}
+    records: list[Record] = []
+    done: set[tuple[str, ...]] = set()
+    for entry in store.entries(path):
+        kind = entry.pop("kind")
+        if kind == "run":
+            run = entry
+        elif kind == "record":
+            records.append(store.record_from_dict(entry))
+        elif kind == "done":
+            done.add(tuple(entry["task"]))
+    settings = settings_of(run, path)
+    judged: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        judged[record.case].add(record.backend)
+    finished = {case for case, seen in judged.items() if seen >= set(settings.backends)}
+    by_row: dict[str, list[str]] = defaultdict(list)
+    for case in sorted(finished):
+        by_row[_row_of(case)].append(case)
+    left = []
+    for kind, *names in run.get("work", []):
+        if (kind, *names) not in done:
+            skip = [case for name in names for case in by_row[name]] if kind == "row" else ()
+            left.append(Task(kind, tuple(names), tuple(skip)))
+    return Resumed(path, settings, left, [r for r in records if not _again(r, left, finished)])
+
+
+def _row_of(case: str) -> str:
+    return "/".join(case.rpartition("::")[2].split("/")[:2])
+
+
+def _again(record: Record, left: Sequence[Task], finished: Collection[str]) -> bool:
+    """Is the record's case judged again: in flight when the run ended, or of a task that is done in one piece."""
+    if record.suite == "operators":
+        return record.case not in finished
+    suites = {"witness": "witness", "node": "onnx-node"}
+    return record.suite in {suites[task.kind] for task in left if task.kind in suites}
+
+
+def shard(tasks: Sequence[Task], text: str) -> list[Task]:
+    """Part i of n, `i/n` from 1 to n: the same for the same tasks on every machine. Raises: BaselineError."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    part, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= part <= count:
+        raise BaselineError(f"--shard {text!r} is not i/n with 1 <= i <= n")
+    return [task for i, task in enumerate(tasks) if i % count == part - 1]
+
+
+def merge(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Record]]:
+    """The run entry and all records of the parts of one run, sorted, each case and backend once.
+
+    Raises: BaselineError where the parts are not of one run, or two of them judged a case differently.
+    """
+    run: dict[str, Any] = {}
+    found: dict[tuple[str, str, str], Record] = {}
+    for path in paths:
+        contents = store.read(path)
+        mine = settings_of(contents.run, path)
+        if run:
+            theirs = settings_of(run, paths[0])
+            differ = [name for name in SHARED if getattr(mine, name) != getattr(theirs, name)]
+            if differ:
+                raise BaselineError(f"{path} is of another run than {paths[0]}: {', '.join(differ)} differ")
+        run = run or contents.run
+        for record in contents.records:
+            key = (record.suite, record.case, record.backend)
+            known = found.setdefault(key, record)
+            if known.status is not record.status:
+                # A late death is said after the verdict: the worse word stands. Anything else is a contradiction.
+                if Status.CRASH not in (known.status, record.status):
+                    raise BaselineError(f"{path}: {record.case} reads {record.status}, elsewhere {known.status}")
+                found[key] = record if record.status is Status.CRASH else known
+    return run, [found[key] for key in sorted(found)]

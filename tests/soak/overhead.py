@@ -1,0 +1,81 @@
+"""What isolation costs: p50 and p90 per case by size, crash to next case, hang overshoot. Prints a table.
+
+    python tests/soak/overhead.py [ROUNDS]
+
+The kernel is `y = 2 * x` in C; overhead is the whole round trip, two calls of the kernel and its checks included.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from opgauge import spawn
+from opgauge.backends import resolve
+from opgauge.client import Client
+from opgauge.reference_engine.types import Observation, Status
+
+SOURCE = Path(__file__).parents[1] / "native" / "misbehaviour.c"
+ABORTS, SPINS = 3, 11
+SIZES = (("256 B", 64), ("4 KB", 1 << 10), ("64 KB", 1 << 14), ("1 MB", 1 << 18))
+
+
+def ask(client: Client, x: np.ndarray, kind: int = 0) -> Observation:
+    x[0] = kind
+    client.submit(f"kind{kind}", b"", {"x": x})
+    return client.receive()
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "kernel.so"
+        compiler = shutil.which("cc") or "gcc"
+        subprocess.run(
+            [compiler, "-O1", "-w", "-shared", "-fPIC", "-o", library, SOURCE, "-lpthread", "-lm"], check=True
+        )
+        text = f"native:{library}:kernel"
+        for guarded in (spawn.PLAIN, spawn.GUARD):
+            with Client(resolve(text), guarded=guarded) as client:
+                for name, n in SIZES:
+                    times = sorted(round_trip(client, n) for _ in range(rounds))
+                    least, p10, p50, p90 = (times[rounds * q // 100] for q in (0, 10, 50, 90))
+                    print(f"{guarded:6} {name:>6}: min {least:.0f}, p10 {p10:.0f}, p50 {p50:.0f}, p90 {p90:.0f} us")
+        with Client(resolve(text), timeout_s=0.5, spare=True) as client:
+            x = np.arange(1024, dtype=np.float32)
+            ask(client, x)
+            crashes = sorted(after_crash(client, x) for _ in range(30))
+            print(f"crash to next case: p50 {crashes[15]:.1f} ms, max {crashes[-1]:.1f} ms")
+            hangs = []
+            for _ in range(5):
+                start = time.perf_counter()
+                assert ask(client, x, SPINS).status is Status.HANG
+                hangs.append((time.perf_counter() - start - 0.5) * 1e3)
+            print(f"hang overshoot: max {max(hangs):.1f} ms")
+
+
+def round_trip(client: Client, n: int) -> float:
+    x = np.arange(n, dtype=np.float32)
+    start = time.perf_counter()
+    seen = ask(client, x)
+    elapsed = (time.perf_counter() - start) * 1e6
+    assert seen.status is Status.PASS, seen
+    return elapsed
+
+
+def after_crash(client: Client, x: np.ndarray) -> float:
+    """Units: milliseconds from the submission of a crashing case to the result of the case after it."""
+    start = time.perf_counter()
+    assert ask(client, x, ABORTS).status is Status.CRASH
+    assert ask(client, x).status is Status.PASS
+    return (time.perf_counter() - start) * 1e3
+
+
+if __name__ == "__main__":
+    main()

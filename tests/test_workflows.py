@@ -1,0 +1,256 @@
+"""Workflows and the composite action: pinned, least rights, their `run:` steps executed in scratch repositories."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from opgauge import scaffold
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+ALLOWED = {
+    ("pages.yml", "deploy"): {"pages": "write", "id-token": "write"},
+    ("release.yml", "publish"): {"id-token": "write"},
+}
+USES = re.compile(r"uses: (\S+)(.*)")
+# Stands for ./x in scratch repositories: no environment is made, and `cpu` is a kernel of the repository.
+X = """\
+#!{python}
+import subprocess, sys
+words = ["mine.py:run" if word == "cpu" else word for word in sys.argv[2:]]
+if sys.argv[1] != "conformance":
+    sys.exit("only conformance")
+files = ["--html", "opgauge-report.html"] if "--html" not in words else []
+few = ["--op", "QLinearMatMul", "-k", "int8,uint8", "--no-shrink"]
+sys.exit(subprocess.call([sys.executable, "-m", "opgauge", "run", *words, *files, *few]))
+"""
+HONEST = ("np.trunc(v + np.copysign(np.float32(0.5), v))", "np.rint(v)")
+
+
+# ---------------------------------------------------------------- checks of the text
+
+
+def loaded(path: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load(path.read_text("utf-8")))
+
+
+def steps(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for job in document.get("jobs", {"action": document.get("runs")}).values():
+        yield from job["steps"]
+
+
+def unpinned(text: str) -> list[str]:
+    """Uses that are not a commit with its version in a comment."""
+    return [m[0] for m in USES.finditer(text) if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", m[1]) or "# v" not in m[2]]
+
+
+def rights(name: str, document: Mapping[str, Any]) -> list[str]:
+    """Permissions beyond reading the repository, and triggers that hand them to strangers."""
+    found = [] if document.get("permissions") == {"contents": "read"} else [f"{name}: {document.get('permissions')}"]
+    for word, job in document["jobs"].items():
+        if job.get("permissions", {}) != ALLOWED.get((name, word), {}):
+            found.append(f"{name}: {word}: {job.get('permissions')}")
+        if "timeout-minutes" not in job:
+            found.append(f"{name}: {word} has no timeout")
+    triggers = document[True]  # YAML reads `on` as a truth value
+    return found + [f"{name}: {bad}" for bad in ("pull_request_target", "workflow_run") if bad in triggers]
+
+
+def injected(document: Mapping[str, Any]) -> list[str]:
+    """Scripts into which the workflow pastes text."""
+    return [step["run"] for step in steps(document) if "${{" in step.get("run", "")]
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, ROOT / "action.yml"], ids=lambda p: p.name)
+def test_every_action_is_pinned_and_no_script_has_pasted_text(path: Path) -> None:
+    assert unpinned(path.read_text("utf-8")) == []
+    assert injected(loaded(path)) == []
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.name)
+def test_workflows_have_least_rights(path: Path) -> None:
+    assert rights(path.name, loaded(path)) == []
+
+
+def test_what_users_copy_keeps_the_same_rules() -> None:
+    document = yaml.safe_load(scaffold.WORKFLOW)
+
+    assert (unpinned(scaffold.WORKFLOW), injected(document), rights("opgauge.yml", document)) == ([], [], [])
+
+
+def test_planted_mistakes_are_found() -> None:
+    text = (ROOT / ".github" / "workflows" / "gate.yml").read_text("utf-8")
+    moved = text.replace("on:\n  pull_request:", "on:\n  pull_request_target:")
+    pasted = text.replace('--budget "$BUDGET"', "--budget ${{ github.head_ref }}")
+    wide = text.replace("contents: read", "contents: write")
+
+    assert len(rights("gate.yml", yaml.safe_load(moved))) == 1
+    assert len(rights("gate.yml", yaml.safe_load(wide))) == 1
+    assert len(injected(yaml.safe_load(pasted))) == 2
+    assert unpinned("uses: actions/checkout@v6\n") == ["uses: actions/checkout@v6"]
+
+
+def test_zizmor_has_no_finding() -> None:
+    program = shutil.which("zizmor", path=str(Path(sys.executable).parent))
+    if not program:
+        pytest.skip("zizmor is not installed")
+    command = [program, "--offline", "--quiet", ".github/workflows", "action.yml"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_script_is_bash() -> None:
+    for path in [*WORKFLOWS, ROOT / "action.yml"]:
+        for step in steps(loaded(path)):
+            if "run" in step:
+                done = subprocess.run(["bash", "-n"], input=step["run"], text=True, capture_output=True)
+                assert done.returncode == 0, f"{path.name}: {step['run']}\n{done.stderr}"
+
+
+# ---------------------------------------------------------------- steps executed
+
+
+def kernel(honest: bool) -> str:
+    text = (ROOT / "examples" / "half_away.py").read_text("utf-8")
+    assert HONEST[0] in text
+    return text.replace(*HONEST) if honest else text
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with a stand-in for ./x and an honest kernel, one commit."""
+    folder = tmp_path / "work"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "opgauge").write_text(f'#!/bin/sh\nexec {sys.executable} -m opgauge "$@"\n')
+    (folder / ".venv" / "bin" / "opgauge").chmod(0o755)
+    (folder / "x").write_text(X.format(python=sys.executable))
+    (folder / "x").chmod(0o755)
+    (folder / ".gitignore").write_text(".venv\n")
+    (folder / "mine.py").write_text(kernel(honest=True))
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "honest")
+    return folder
+
+
+def run_steps(document: Mapping[str, Any], folder: Path, given: Mapping[str, str]) -> tuple[int, str]:
+    """Run the scripts of a job as GitHub would, up to the first that fails: (exit code, everything printed).
+
+    `given` stands for what expressions would give, by the name of the variable.
+    """
+    outside = folder.parent
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPGAUGE_")}
+    environment |= {"RUNNER_TEMP": str(outside / "temp"), "GITHUB_OUTPUT": str(outside / "output")}
+    environment |= {"GITHUB_STEP_SUMMARY": str(outside / "summary")}
+    first = [str(outside / "bin"), str(Path(sys.executable).parent)]
+    environment |= {"PATH": os.pathsep.join([*first, environment["PATH"]]), "OPGAUGE_JOBS": "1"}
+    (outside / "temp").mkdir(exist_ok=True)
+    (job,) = document.get("jobs", {"action": document.get("runs")}).values()
+    said = ""
+    for step in job["steps"]:
+        if "run" not in step:
+            continue
+        declared = {**job.get("env", {}), **step.get("env", {})}
+        unknown = {k for k, v in declared.items() if "${{" in str(v)} - set(given)
+        assert not unknown, f"nothing stands for {unknown}"
+        own = {k: given.get(k, str(v)) for k, v in declared.items()}
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            cwd=folder,
+            env=environment | own,
+            capture_output=True,
+            text=True,
+            timeout=400,
+        )
+        said += done.stdout + done.stderr
+        if done.returncode:
+            return done.returncode, said
+    return 0, said
+
+
+def test_the_conformance_steps_write_summary_and_report(repository: Path) -> None:
+    document = loaded(ROOT / ".github" / "workflows" / "conformance.yml")
+    code, said = run_steps(document, repository, {"RUNTIME": "exact", "BUDGET": "2"})
+
+    assert code == 0, said
+    assert "opgauge ✓ PASS" in (repository.parent / "summary").read_text("utf-8")
+    assert (repository / "opgauge-report.ctrf.json").is_file()
+
+
+@pytest.mark.parametrize(("honest", "code"), [(True, 0), (False, 1)])
+def test_the_gate_steps_see_what_became_red_and_nothing_else(repository: Path, honest: bool, code: int) -> None:
+    base = git(repository, "rev-parse", "HEAD")
+    (repository / "mine.py").write_text(kernel(honest) + "\n# changed\n")
+    git(repository, "commit", "-q", "-a", "-m", "change")
+    document = loaded(ROOT / ".github" / "workflows" / "gate.yml")
+    found, said = run_steps(document, repository, {"BASE": base, "BUDGET": "3"})
+
+    assert found == code, said
+    assert ("newly red" in (repository / "difference.txt").read_text("utf-8")) is not honest
+
+
+def action_inputs(**given: str) -> dict[str, str]:
+    inputs = {"PACKAGE": "", "OPGAUGE_BACKEND": "mine.py:run", "OPGAUGE_SUITE": "operators", "OPGAUGE_BUDGET": "3"}
+    return inputs | {"OPGAUGE_K": "QLinearMatMul and int8,uint8", "OPGAUGE_BASELINES": "baselines", **given}
+
+
+def outputs_of(folder: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in (folder / "output").read_text().splitlines())
+
+
+def test_the_steps_of_the_action_give_verdict_and_report(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "mine.py").write_text(kernel(honest=False))
+    action = loaded(ROOT / "action.yml")
+    code, said = run_steps(action, folder, action_inputs(GATE="true"))
+    outputs = outputs_of(tmp_path)
+
+    assert code == 1, said
+    assert set(action["outputs"]) == set(outputs)
+    assert outputs["verdict"] == "fail"
+    made = {p.name for p in Path(outputs["report"]).iterdir()}
+    assert {"index.html", "report.json", "junit.xml", "ctrf.json", "matrix.svg", "badge.json"} <= made
+    assert "::error title=fail%3A QLinearMatMul" in said
+    assert "opgauge ✗ FAIL" in (tmp_path / "summary").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("ended", "gate", "code", "verdict"),
+    [
+        (0, "true", 0, "pass"),
+        (1, "true", 1, "fail"),
+        (1, "false", 0, "fail"),
+        (5, "false", 5, "error"),  # a run that proves nothing is never waved through
+        (4, "true", 4, "error"),
+    ],
+)
+def test_the_gate_of_the_action_waves_through_findings_only(
+    tmp_path: Path, ended: int, gate: str, code: int, verdict: str
+) -> None:
+    for name in ("work", "bin"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bin" / "python").write_text(f"#!/bin/sh\nexit {ended}\n")
+    (tmp_path / "bin" / "python").chmod(0o755)
+    found, said = run_steps(loaded(ROOT / "action.yml"), tmp_path / "work", action_inputs(GATE=gate))
+
+    assert found == code, said
+    assert outputs_of(tmp_path)["verdict"] == verdict
