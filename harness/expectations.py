@@ -41,10 +41,10 @@ class Deviation:
     """One row: see docs/numerics.md, statuses.
 
     `predicate` is `name op number` joined by `and`; names: `v` the number before rounding, `w` the same
-    with the zero point, `got`, `lo`, `hi`, `under` how far got lies below w, `off` |got - v|, `rel` |got - v| / |v|, `nan` 1 where
-    got is NaN and 0 elsewhere. `when` is a condition on the backend's info: `key~substring`
-    joined by `and`, empty for always. `case` is a regular expression that is found in the case id, empty for
-    every case.
+    with the zero point, `got`, `lo`, `hi`, `under` how far got lies below w, `off` |got - v|, `rel`
+    |got - v| / |v|, `nan` 1 where got is NaN and 0 elsewhere. `when` is a condition on the backend's info:
+    `key~substring` joined by `and`, empty for always. `case` is a regular expression that is found in the
+    case id, empty for every case.
     """
 
     id: str

@@ -12,7 +12,8 @@ from opgauge.reports.legend import JUDGED, MISBEHAVED, STATUSES
 from opgauge.reports.tables import Tables
 
 FIELDS = (
-    "case suite op label profile backend status message explained elements outside undecided saturated ties set_size sized us"
+    "case suite op label profile backend status message explained "
+    "elements outside undecided saturated ties set_size sized us"
 ).split()
 ORDINARY = ("plain",)  # every other data profile is drawn to be special: ties, hazards, saturation
 UNTRUSTED_LIMIT = {False: 0.02, True: 0.10}  # per operator: ordinary profiles, special profiles

@@ -44,7 +44,7 @@ class Moments:
     ss: float = 0.0
     sq: float = 0.0
     qq: float = 0.0
-    sized: int = 0
+    sized: float = 0.0
     zz: float = 0.0
 
     def __add__(self, other: Moments) -> Moments:
@@ -67,9 +67,9 @@ def measure(value: Array, sigma: Array, actual: Array, group: int = 1, sized: bo
         return Moments()
     z, w = (np.where(good, x, 0.0).reshape(-1, group) for x in (z, w))
     b, s, q = z.sum(1), (z * w).sum(1), (w * w).sum(1)
-    sums = (b.sum(), b @ b, s.sum(), q.sum(), s @ s, s @ q, q @ q)
-    zz = float((z * z).sum())
-    return Moments(n, b.size, *map(float, sums), sized=n if sized else 0, zz=zz if sized else 0.0)
+    sums = {"b": b.sum(), "bb": b @ b, "s": s.sum(), "q": q.sum(), "ss": s @ s, "sq": s @ q, "qq": q @ q}
+    size = {"sized": n, "zz": (z * z).sum()} if sized else {}
+    return Moments(n=n, groups=b.size, **{name: float(v) for name, v in (sums | size).items()})
 
 
 def z_rms(m: Moments) -> float:
@@ -113,7 +113,10 @@ def product_sigma(case: Case, graph: Graph, feeds: Mapping[str, Array], value: A
 
 
 def layer_sigma(case: Case, graph: Graph, feeds: Mapping[str, Array], value: Array) -> tuple[Array, int, int]:
-    """LayerNormalization, a row as one group: the errors of mean, variance and the last four operations, as if independent (N11)."""
+    """LayerNormalization, a row as one group: errors of mean, variance and the last operations, as if independent.
+
+    Source: N11.
+    """
     tensors = [tensor(arg, case.seed, i).astype(np.float64) for i, arg in enumerate(case.args)]
     attrs = dict(case.attrs)
     X, scale = tensors[0], tensors[1]

@@ -5,8 +5,8 @@
 Fields are separated by `/`: operator (`domain::Operator` outside ai.onnx), the row's label, `op` and the
 opset, inputs `name=dtype:shape:content` (`!` after the name marks an initializer, `name=` an absent
 input), attributes `@name=kind:value`, outputs `>`-free as `y=dtype`, the data profile, `s` and the seed.
-`t` is the kind of a tensor, spelled like an input. Shape `-` is a scalar, `0x3` is empty. Content is a profile (`normal`, `near@128@12`) or literal elements,
-which start with a digit or a sign: `0.5`, `1,-1`, `+inf`, `+nan`.
+`t` is the kind of a tensor, spelled like an input. Shape `-` is a scalar, `0x3` is empty. Content is a profile
+(`normal`, `near@128@12`) or literal elements, which start with a digit or a sign: `0.5`, `1,-1`, `+inf`, `+nan`.
 """
 
 from __future__ import annotations

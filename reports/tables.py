@@ -24,7 +24,8 @@ class Tables(NamedTuple):
     """The counts of one run, made by `opgauge.frames.tables` and only shown here.
 
     `matrix` is indexed by (op, backend), `dtypes` by (op, label, backend), `operators`, `backends` by name,
-    `quality` by (op, special), `formulas` by (backend, explained), `profiles` by (op, profile). `records` is the number of records counted.
+    `quality` by (op, special), `formulas` by (backend, explained), `profiles` by (op, profile). `records` is the
+    number of records counted.
     """
 
     matrix: pd.DataFrame

@@ -16,7 +16,16 @@ from opgauge.reference_engine.operators.reduce import REDUCE
 F = np.float32
 MS = "com.microsoft"
 RNG = np.random.default_rng(11)
-OLDER = {"Softmax", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+OLDER = {
+    "Softmax",
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "AveragePool",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+}
 
 
 def normal(*shape, dtype=F):
@@ -66,8 +75,14 @@ def local_response(x, size, alpha, beta, bias):
 X = normal(2, 3, 4)
 IMAGE = normal(2, 4, 5, 3)
 AGREES = [
-    *[(op, [X], {"axes": [1], "opset": 13}) for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceProd", "ReduceLogSumExp")],
-    *[(op, [X, ints(0, -1)], {"keepdims": 0}) for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceProd", "ReduceLogSumExp")],
+    *[
+        (op, [X], {"axes": [1], "opset": 13})
+        for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceProd", "ReduceLogSumExp")
+    ],
+    *[
+        (op, [X, ints(0, -1)], {"keepdims": 0})
+        for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceProd", "ReduceLogSumExp")
+    ],
     ("ReduceLogSum", [np.abs(X), ints(2)], {}),
     ("ReduceProd", [RNG.integers(-3, 4, (3, 4)).astype(np.int64), ints(1)], {}),
     ("ReduceL2", [RNG.integers(-9, 9, (3, 4)).astype(np.int32), ints(1)], {}),
@@ -84,9 +99,14 @@ AGREES = [
     ("LayerNormalization", [X, normal(3, 4)], {"axis": 1, "epsilon": 0.1}),
     ("RMSNormalization", [X, normal(4)], {"opset": 23}),
     ("GroupNormalization", [IMAGE, normal(4), normal(4)], {"num_groups": 2}),
+    ("GroupNormalization", [IMAGE, normal(2), normal(2)], {"num_groups": 2, "opset": 18}),
     ("InstanceNormalization", [IMAGE, normal(4), normal(4)], {"epsilon": 0.01}),
     ("BatchNormalization", [IMAGE, normal(4), normal(4), normal(4), np.abs(normal(4))], {}),
-    ("BatchNormalization", [IMAGE, normal(4), normal(4), normal(4), np.abs(normal(4))], {"training_mode": 1, "outputs": 3, "momentum": 0.7}),
+    (
+        "BatchNormalization",
+        [IMAGE, normal(4), normal(4), normal(4), np.abs(normal(4))],
+        {"training_mode": 1, "outputs": 3, "momentum": 0.7},
+    ),
     ("MeanVarianceNormalization", [IMAGE], {}),
     ("LpNormalization", [X], {}),
     ("MaxPool", [normal(1, 1, 4, 5, 4)], {"kernel_shape": [2, 2, 3], "strides": [2, 1, 1]}),
@@ -114,7 +134,9 @@ NUMPY = [
 ]
 
 
-@pytest.mark.parametrize(("op", "inputs", "options", "expected"), NUMPY, ids=[f"{i}-{row[0]}" for i, row in enumerate(NUMPY)])
+@pytest.mark.parametrize(
+    ("op", "inputs", "options", "expected"), NUMPY, ids=[f"{i}-{row[0]}" for i, row in enumerate(NUMPY)]
+)
 def test_lowering_agrees_with_the_formula(op, inputs, options, expected):
     same(ours(op, *inputs, **options), expected)
 
@@ -123,7 +145,10 @@ def test_every_operator_of_the_family_is_compared():
     assert {row[0] for row in AGREES} | {row[0] for row in NUMPY} | OLDER == {op for domain, op in REDUCE if not domain}
 
 
-@pytest.mark.parametrize(("op", "row", "wrong"), [("CumSum", 0, {"exclusive": 0}), ("ArgMax", 0, {"select_last_index": 0}), ("LpPool", 1, {"p": 2})])
+@pytest.mark.parametrize(
+    ("op", "row", "wrong"),
+    [("CumSum", 0, {"exclusive": 0}), ("ArgMax", 0, {"select_last_index": 0}), ("LpPool", 1, {"p": 2})],
+)
 def test_a_wrong_attribute_is_seen(op, row, wrong):
     _, inputs, options = [r for r in AGREES if r[0] == op][row]
     proto, feeds = model(op, inputs, 21, 1, "", options)
@@ -147,7 +172,9 @@ def test_an_unsorted_topk_decides_nothing_beyond_one_element():
         assert all((e.free is not None) is free for e in made)
 
 
-@pytest.mark.parametrize(("op", "inputs", "options"), [("ArgMax", [], {}), ("TopK", [ints(2)], {"outputs": 2}), ("Hardmax", [], {})])
+@pytest.mark.parametrize(
+    ("op", "inputs", "options"), [("ArgMax", [], {}), ("TopK", [ints(2)], {"outputs": 2}), ("Hardmax", [], {})]
+)
 def test_a_row_with_nan_has_no_order(op, inputs, options):
     x = F([[1, np.nan, 2], [3, 1, 2]])
     axis = {"axis": 1}
@@ -188,7 +215,13 @@ def test_equal_elements_leave_the_index_of_maxpool_open():
 
 def test_reducing_nothing_gives_the_identity():
     empty = np.zeros((2, 0), F)
-    for op, value in (("ReduceProd", 1), ("ReduceL1", 0), ("ReduceL2", 0), ("ReduceLogSum", -np.inf), ("ReduceLogSumExp", -np.inf)):
+    for op, value in (
+        ("ReduceProd", 1),
+        ("ReduceL1", 0),
+        ("ReduceL2", 0),
+        ("ReduceLogSum", -np.inf),
+        ("ReduceLogSumExp", -np.inf),
+    ):
         assert ours(op, empty, ints(1)).tolist() == [[value], [value]]
     with pytest.raises(ShapeError, match="no element to pick"):
         ours("ArgMax", empty, axis=1)
@@ -201,7 +234,9 @@ def test_no_axes_still_apply_the_function_to_each_element():
 
 
 def test_the_logarithm_of_a_sum_of_exponentials_does_not_overflow():
-    made = exacts("ReduceLogSumExp", F([[200, 200], [-np.inf, -np.inf], [np.inf, 0], [np.nan, 0]]), ints(1), keepdims=0)[0]
+    made = exacts(
+        "ReduceLogSumExp", F([[200, 200], [-np.inf, -np.inf], [np.inf, 0], [np.nan, 0]]), ints(1), keepdims=0
+    )[0]
     assert made.value[0] == F(200 + np.log(2))
     assert made.value[1] == -np.inf
     assert made.value[2] == np.inf
@@ -311,7 +346,9 @@ def test_a_norm_of_zero_gives_zero_where_the_standard_says_so():
 
 
 def test_products_that_may_leave_the_range_on_the_way_are_undecided():
-    free = exacts("ReduceProd", F([[1e30, 1e30, 1e-30], [1e-30, 1e-30, 1e30], [2, 3, 4], [1e30, 1e30, 1e30]]), ints(1))[0].free
+    free = exacts("ReduceProd", F([[1e30, 1e30, 1e-30], [1e-30, 1e-30, 1e30], [2, 3, 4], [1e30, 1e30, 1e30]]), ints(1))[
+        0
+    ].free
     assert free.tolist() == [[True], [True], [False], [False]]
 
 
@@ -333,7 +370,10 @@ def test_quantized_averages_are_those_of_the_real_numbers(channels_last):
     given = [x, F(0.5), np.uint8(100), F(0.75), np.uint8(90)]
     real = (U8.astype(np.float64) - 100) * 0.5 / 0.75
     whole = real.mean((2, 3), keepdims=True).transpose(order)
-    assert ours("QLinearGlobalAveragePool", *given, domain=MS, channels_last=channels_last).tolist() == quantized(whole, 90).tolist()
+    assert (
+        ours("QLinearGlobalAveragePool", *given, domain=MS, channels_last=channels_last).tolist()
+        == quantized(whole, 90).tolist()
+    )
     blocks = real.reshape(2, 3, 3, 2, 3, 2).mean((3, 5)).transpose(order)
     options = {"kernel_shape": [2, 2], "strides": [2, 2], "channels_last": channels_last}
     made = exacts("QLinearAveragePool", *given, domain=MS, **options)[0]
@@ -343,7 +383,18 @@ def test_quantized_averages_are_those_of_the_real_numbers(channels_last):
 
 def test_quantized_padding_is_real_zero():
     x = np.full((1, 1, 2), 200, np.uint8)
-    y = ours("QLinearAveragePool", x, F(1), np.uint8(100), F(1), np.uint8(0), domain=MS, kernel_shape=[2], pads=[1, 1], count_include_pad=1)
+    y = ours(
+        "QLinearAveragePool",
+        x,
+        F(1),
+        np.uint8(100),
+        F(1),
+        np.uint8(0),
+        domain=MS,
+        kernel_shape=[2],
+        pads=[1, 1],
+        count_include_pad=1,
+    )
     assert y.tolist() == [[[50, 100, 50]]]
 
 
@@ -373,7 +424,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("op", "inputs", "options", "error", "message"), REFUSED, ids=[f"{i}-{r[0]}" for i, r in enumerate(REFUSED)])
+@pytest.mark.parametrize(
+    ("op", "inputs", "options", "error", "message"), REFUSED, ids=[f"{i}-{r[0]}" for i, r in enumerate(REFUSED)]
+)
 def test_impossible_models_are_refused_by_name(op, inputs, options, error, message):
     with pytest.raises(error, match=message):
         ours(op, *inputs, **options)

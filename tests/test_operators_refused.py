@@ -102,7 +102,6 @@ def q(scale=None, zero_point=None):
 
 
 STRIDE_4 = {"auto_pad": "SAME_UPPER", "strides": [4]}
-INDICES = {"kernel_shape": [2], "outputs": ("float32", "int64")}
 CEIL_VALID = {"kernel_shape": [2], "strides": [2], "auto_pad": "VALID", "ceil_mode": 1}
 REFUSED = [
     ("MatMul", [data(2, 3), data(4, 2)], {}, ShapeError, "2x3.*4x2"),
@@ -122,7 +121,6 @@ REFUSED = [
     ("Conv", [data(1, 1, 4), data(1, 1, 3)], {"auto_pad": "VALID", "pads": [1, 1]}, ModelError, "exclude"),
     ("Conv", [data(1, 1, 7), data(1, 1, 1)], STRIDE_4, UnknownOperatorError, "use pads"),
     ("Conv", [data(1, 1, 4), data(2, 1, 3), data(3)], {}, ShapeError, "one bias per output channel"),
-    ("MaxPool", [data(1, 1, 4)], INDICES, UnknownOperatorError, "Indices"),
     ("MaxPool", [data(1, 4)], {"kernel_shape": [2]}, ShapeError, "spatial"),
     ("MaxPool", [data(1, 1, 5)], CEIL_VALID, UnknownOperatorError, "contradicts"),
     ("MatMulInteger", [data(2, 3, **U8), data(3, 2, **U8), u8(1, 2, 3)], {}, ParameterError, "a_zero_point.*3"),

@@ -80,18 +80,10 @@ def test_a_declared_mode_is_accepted_and_only_that_one(name, rounding):
 def test_zero_point_added_before_rounding_needs_to_be_declared():
     inside = Policy(zp_inside=True)
     exact, allowed = requantized(0.5, 101), requantized(0.5, 101, inside)
-    assert (
-        exact.zero_point is not None
-    )
-    assert (
-        allowed.zero_point is not None
-    )
-    assert (
-        exact.real is not None
-    )
-    assert (
-        allowed.real is not None
-    )
+    assert exact.zero_point is not None
+    assert allowed.zero_point is not None
+    assert exact.real is not None
+    assert allowed.real is not None
     got = np.clip(np.rint(exact.real + exact.zero_point), 0, 255).astype(np.uint8)
     assert verdict(exact, got).status is Status.FAIL
     got = np.clip(np.rint(allowed.real + allowed.zero_point), 0, 255).astype(np.uint8)

@@ -85,7 +85,10 @@ def brain_inputs(a: Array, b: Array) -> Array:
 def split(a: Array, b: Array) -> Array:
     """Two partial sums stored in bfloat16."""
     middle = a.shape[1] // 2
-    parts = [sequential(x, y).astype(ml_dtypes.bfloat16).astype(F) for x, y in ((a[:, :middle], b[:, :middle]), (a[:, middle:], b[:, middle:]))]
+    parts = [
+        sequential(x, y).astype(ml_dtypes.bfloat16).astype(F)
+        for x, y in ((a[:, :middle], b[:, :middle]), (a[:, middle:], b[:, middle:]))
+    ]
     return parts[0] + parts[1]
 
 
@@ -147,7 +150,9 @@ def test_moments_of_parts_add_up_to_those_of_the_whole():
     value, actual = rng.standard_normal(2000), rng.standard_normal(2000)
     sigma = np.abs(rng.standard_normal(2000)) + 0.1
     whole = statistics.measure(value, sigma, actual)
-    parts = statistics.measure(value[:700], sigma[:700], actual[:700]) + statistics.measure(value[700:], sigma[700:], actual[700:])
+    parts = statistics.measure(value[:700], sigma[:700], actual[:700]) + statistics.measure(
+        value[700:], sigma[700:], actual[700:]
+    )
     np.testing.assert_allclose(list(vars(parts).values()), list(vars(whole).values()))
     z = (actual - value) / sigma
     assert statistics.t_bias(whole) == pytest.approx(z.mean() / (z.std() / np.sqrt(z.size)))
@@ -208,12 +213,16 @@ class Planted:
     """A backend in this process that returns what `change` makes of the exact result."""
 
     def __init__(self, change: Callable[[Array], Array]) -> None:
-        self.spec = SimpleNamespace(text="planted", name="planted", policy=Policy(), definition=SimpleNamespace(informative=False))
+        self.spec = SimpleNamespace(
+            text="planted", name="planted", policy=Policy(), definition=SimpleNamespace(informative=False)
+        )
         self.info: dict[str, str] = {}
         self.change, self.answer = change, Observation(Status.PASS)
 
-    def submit(self, case, data, inputs):
-        self.answer = Observation(Status.PASS, tuple(self.change(e.value) for e in evaluate(lower(data, inputs), inputs)))
+    def submit(self, case, data, inputs, **how):
+        self.answer = Observation(
+            Status.PASS, tuple(self.change(e.value) for e in evaluate(lower(data, inputs), inputs))
+        )
 
     def receive(self):
         return self.answer

@@ -19,7 +19,7 @@ from opgauge.backends import wgpu as backend
 from opgauge.client import Client
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import BackendUnavailableError, UnsupportedError
-from opgauge.reference_engine.types import Array, Record
+from opgauge.reference_engine.types import Array, Record, Status
 
 dispatch = pytest.importorskip("opgauge.backends.wgpu.dispatch", exc_type=ImportError)
 timing = pytest.importorskip("opgauge.backends.wgpu.timing", exc_type=ImportError)
@@ -187,8 +187,12 @@ def test_a_device_lost_during_a_case_is_that_cases_verdict_and_the_run_goes_on(e
     (tmp_path / "lossy.py").write_text(LOSSY)
     code, records, text = opgauge(tmp_path, "--backend", f"{tmp_path / 'lossy.py'}:run")
     assert code == 1, text
-    assert [str(r.status) for r in records] == ["pass", "pass", "fail", "pass", "pass"]
-    assert "raised DeviceLostError: wgpu: the device was lost" in records[2].message
+    # Which case it is depends on how often the worker calls each one.
+    failed = [i for i, r in enumerate(records) if r.status is not Status.PASS]
+    assert failed in ([1], [2])
+    assert records[failed[0]].status is Status.FAIL
+    assert "raised DeviceLostError: wgpu: the device was lost" in records[failed[0]].message
+    assert len(records) == 5
 
 
 NO_ADAPTER = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,7 @@ def quantize(
     if to in dt.FLOAT8:
         y = emit("Quantize", blocks, *params, fn="float8", to=to, precision=precision, saturate=saturate)
     else:
-        lenience: dict[str, int] = {"zp_inside": zp_inside, "roundings": roundings}
+        lenience: dict[str, Any] = {"zp_inside": zp_inside, "roundings": roundings}
         y = emit("Quantize", blocks, *params, to=to, precision=precision, **lenience)
     return reshape(emit, y, x.shape)
 

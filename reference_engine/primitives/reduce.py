@@ -51,7 +51,10 @@ def exact_reduce(
         return pick(x, fn, bool(last), tie_free)
     if fn == "sum":
         made = r.total(x) if dt.is_float(x.dtype) else integer_total(x)
-        return replace(made, grid=0.0) if running and x.shape[-1] > 1 else made
+        # A mean that is updated turns an infinity into inf - inf.
+        return (
+            replace(made, grid=0.0, hazard=made.hazard | np.isinf(made.value)) if running and x.shape[-1] > 1 else made
+        )
     if fn == "prod":
         return product(x) if dt.is_float(x.dtype) else integer_product(x)
     picked = extreme(x, fn)
@@ -82,11 +85,11 @@ def integer_product(x: Real) -> Real:
 
 def _any_row(x: Real) -> Array | bool:
     """Rows that hold an undecided element."""
-    return np.broadcast_to(x.hazard, x.shape).any(-1) if np.any(x.hazard) else False
+    return np.asarray(np.broadcast_to(x.hazard, x.shape).any(-1)) if np.any(x.hazard) else False
 
 
 def product(x: Real) -> Real:
-    """A product of n numbers: n-1 roundings on its own size, undecided where a partial product may leave the range (N6)."""
+    """n numbers multiplied: n-1 roundings on the result's size, undecided where some order leaves the range (N6)."""
     n = x.shape[-1]
     with np.errstate(all="ignore"):
         value = x.value.prod(-1)
@@ -96,8 +99,9 @@ def product(x: Real) -> Real:
         grid = float(np.power(np.float64(r._least(x.grid)), n))
     hazard = _any_row(x) | _leaves_range(x, lambda part: part.sum(-1))
     lost = ~np.isfinite(err) & np.isfinite(value)
-    err = np.where(np.isfinite(err), err, 0.0) if np.any(err) else 0.0
-    return Real(value, x.dtype, None, max(n - 1, 0), err, grid if np.isfinite(grid) else 0.0, hazard | lost, **r.traits(x))
+    known: Array | float = np.where(np.isfinite(err), err, 0.0) if np.any(err) else 0.0
+    grid = grid if np.isfinite(grid) else 0.0
+    return Real(value, x.dtype, None, max(n - 1, 0), known, grid, hazard | lost, **r.traits(x))
 
 
 def _leaves_range(x: Real, add: Any) -> Array:
@@ -200,7 +204,7 @@ def exact_scan(x: Real, fn: str = "", policy: Policy | None = None) -> Real:
 def _scan_float(x: Real, fn: str, run: Any) -> Real:
     unit, tiny = dt.UNIT[x.dtype], max(x.floor, dt.TINY[x.dtype])
     steps = np.arange(x.shape[-1])
-    growth = np.array([r.gamma(k, unit) if x.structured else r.g(k, unit) for k in steps])
+    growth = np.array([r.gamma(k, unit) if x.structured else r.g(k, unit) for k in steps.tolist()])
     own, least = r.radius(x), r._least(x.grid)
     with np.errstate(all="ignore"):
         value = run(x.value, -1)
@@ -216,7 +220,11 @@ def _scan_float(x: Real, fn: str, run: Any) -> Real:
             hazard = _leaves_range(x, lambda part: np.add.accumulate(part, -1))
         agree = (mag <= grid / unit) & (grid >= tiny) & (err == 0) & np.isfinite(grid)
         err = np.where(agree, 0.0, (err + growth * mag + steps * tiny) * (2.0 if x.dtype == "float64" else 1.0))
-    hazard = hazard | np.logical_or.accumulate(np.broadcast_to(x.hazard, x.shape), -1) | (np.isfinite(value) & ~np.isfinite(err))
+    hazard = (
+        hazard
+        | np.logical_or.accumulate(np.broadcast_to(x.hazard, x.shape), -1)
+        | (np.isfinite(value) & ~np.isfinite(err))
+    )
     err = np.where(np.isfinite(err) & (steps > 0), err, np.where(steps > 0, 0.0, own)).astype(np.float64)
     kept = r._least(grid) if agree.all() else 0.0
     return Real(value, x.dtype, None, 0, err, kept, hazard, **r.traits(x))
@@ -237,9 +245,7 @@ def sorting(x: Array, largest: bool) -> Array:
     return x.shape[-1] - 1 - np.argsort(x[..., ::-1], -1, kind="stable")[..., ::-1]
 
 
-def exact_sort(
-    x: Real, fn: str = "", policy: Policy | None = None, largest: int = 1, unordered: bool = False
-) -> Real:
+def exact_sort(x: Real, fn: str = "", policy: Policy | None = None, largest: int = 1, unordered: bool = False) -> Real:
     """values: x[*,p(0)] >= x[*,p(1)] >= ... (<= where largest is 0); order: p itself, lower index first among equals
 
     Shapes: x [*,n] -> [*,n].
@@ -247,7 +253,9 @@ def exact_sort(
     Source: ONNX TopK-24. A NaN has no place in an order (N7): its row is undecided.
     """
     at = sorting(x.value, bool(largest))
-    hazard = np.broadcast_to(_any_row(x) | _not_a_number(x).any(-1) | unordered, x.shape[:-1])[..., None] | np.zeros(x.shape, bool)
+    hazard = np.broadcast_to(_any_row(x) | _not_a_number(x).any(-1) | unordered, x.shape[:-1])[..., None] | np.zeros(
+        x.shape, bool
+    )
     value = np.take_along_axis(x.value, at, -1)
     ends = _ends(x)
     if fn == "order":
@@ -262,7 +270,9 @@ def exact_sort(
         return Real(value, x.dtype, grid=r._least(x.grid), hazard=hazard, **r.traits(x))
     if not dt.is_float(x.dtype):
         flip = slice(None, None, -1) if largest else slice(None)
-        return Real(value, x.dtype, hazard=hazard, lo=np.sort(ends[0], -1)[..., flip], hi=np.sort(ends[1], -1)[..., flip])
+        return Real(
+            value, x.dtype, hazard=hazard, lo=np.sort(ends[0], -1)[..., flip], hi=np.sort(ends[1], -1)[..., flip]
+        )
     err = np.broadcast_to(r.radius(x).max(-1, keepdims=True, initial=0.0), x.shape)
     return Real(value, x.dtype, err=err, hazard=hazard, **r.traits(x))
 

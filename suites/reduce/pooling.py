@@ -17,8 +17,8 @@ POOL_STRIDES = ((1, 1, 1), (2, 2, 2), (2, 1, 1), (1, 2, 3), (3, 2, 1), (2, 3, 2)
 POOL_DILATIONS = ((1, 1, 1), (2, 1, 2), (1, 2, 1), (2, 2, 2), (3, 1, 2))
 
 
-# The first opset that has dilations.
-DILATED = {"MaxPool": 10, "AveragePool": 19, "LpPool": 18}
+# The first opset from 13 on that has dilations.
+DILATED = {"MaxPool": 13, "AveragePool": 19, "LpPool": 18}
 
 
 def pool_axis(draw: Draw, kernel: int, stride: int, dilation: int, explicit: bool, ceil: bool, outs: tuple[int, int]):
@@ -116,7 +116,9 @@ def global_pool(draw: Draw, op: str, dtype: str) -> Case:
     shape = whole_image(draw)
     kind, data = float_data(draw, dtype)
     if op == "GlobalMaxPool":
-        kind, data = pick(draw, (("plain", ("normal", ())), ("negative", ("negative", ())), ("integers", ("integers", (8,)))))
+        kind, data = pick(
+            draw, (("plain", ("normal", ())), ("negative", ("negative", ())), ("integers", ("integers", (8,))))
+        )
     attrs: dict[str, Attr | None] = {"p": pick(draw, (None, 1, 2, 3))} if op == "GlobalLpPool" else {}
     return d.make_case(draw, op, (d.filled("X", dtype, shape, data),), (dtype,), attrs, profile=kind)
 
@@ -124,6 +126,10 @@ def global_pool(draw: Draw, op: str, dtype: str) -> Case:
 def channels_last(shape: Shape, attrs: dict[str, Attr | None]) -> Shape:
     attrs["channels_last"] = 1
     return (shape[0], *shape[2:], shape[1])
+
+
+def kernel_of(attrs: dict[str, Attr | None]) -> Shape:
+    return attrs["kernel_shape"]  # type: ignore[return-value]
 
 
 @st.composite
@@ -135,10 +141,10 @@ def quantized_pool(draw: Draw, op: str, dtype: str) -> Case:
         shape, attrs, _ = pooling(draw, op)
         if kind == "ties":
             # Only counts that are powers of two divide exactly.
-            attrs |= {"kernel_shape": tuple(2 if k > 1 else 1 for k in attrs["kernel_shape"]), "pads": None, "auto_pad": None}  # type: ignore[union-attr]
-            attrs["ceil_mode"] = None
+            halves = tuple(min(int(k), 2) for k in kernel_of(attrs))
+            attrs |= {"kernel_shape": halves, "pads": None, "auto_pad": None, "ceil_mode": None}
         attrs["count_include_pad"] = 1 if rarely(draw, 2) else None
-        count = math.prod(attrs["kernel_shape"])  # type: ignore[arg-type]
+        count = math.prod(kernel_of(attrs))
     else:
         shape = whole_image(draw)
         if kind == "ties":
@@ -163,7 +169,7 @@ def quantized_pool(draw: Draw, op: str, dtype: str) -> Case:
 
 @st.composite
 def quantized_softmax(draw: Draw, dtype: str) -> Case:
-    """Output scales of 1/256 and 1/255, of two decimals and of powers of two; the last axis, or what the opset flattens."""
+    """Output scales of 1/256 and 1/255, of decimals and of powers of two; one axis, or what the opset flattens."""
     rank = pick(draw, (2, 3, 2, 4))
     axis = rank - 1 if not rarely(draw, 3) else between(draw, 0, rank - 1)
     shape = [pick(draw, (3, 9, 16)) for _ in range(rank - 1)] + [1]
@@ -181,7 +187,10 @@ def quantized_softmax(draw: Draw, dtype: str) -> Case:
         d.scalar("y_scale", "float32", y_scale, const),
         d.scalar("y_zero_point", dtype, pick(draw, (low, low, low + 1, low + 64)), const),
     )
-    attrs: dict[str, Attr | None] = {"axis": axis - rank if rarely(draw, 3) else axis, "opset": pick(draw, (13, 13, 12))}
+    attrs: dict[str, Attr | None] = {
+        "axis": axis - rank if rarely(draw, 3) else axis,
+        "opset": pick(draw, (13, 13, 12)),
+    }
     return d.make_case(draw, "QLinearSoftmax", args, (dtype,), attrs, profile="plain", domain="com.microsoft")
 
 

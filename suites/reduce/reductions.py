@@ -42,7 +42,9 @@ AXES_INPUT = {"ReduceSum": 13}
 LIMITS = {"int32": 17, "uint32": 17, "int64": 40, "uint64": 40}
 
 
-def reducible(draw: Draw, sizes: tuple[int, ...] = REDUCED, single: bool = False) -> tuple[Shape, tuple[int, ...] | None]:
+def reducible(
+    draw: Draw, sizes: tuple[int, ...] = REDUCED, single: bool = False
+) -> tuple[Shape, tuple[int, ...] | None]:
     """(shape, axes as written); None reduces everything. A product takes a single axis."""
     rank = pick(draw, (2, 3, 4, 1))
     count = pick(draw, (1, 1, 2)) if rank > 1 and not single else 1
@@ -132,7 +134,12 @@ def softmax(draw: Draw, op: str, dtype: str) -> Case:
         ("special", ("special", (127, 40))),
     )
     if op == "Hardmax":
-        options = (("plain", NORMAL), ("integers", ("integers", (3,))), ("integers", INTEGERS), ("special", ("special", (126, 20))))
+        options = (
+            ("plain", NORMAL),
+            ("integers", ("integers", (3,))),
+            ("integers", INTEGERS),
+            ("special", ("special", (126, 20))),
+        )
     kind, data = pick(draw, options)
     written = axis - rank if rarely(draw, 2) else axis
     attrs: dict[str, Attr | None] = {"axis": written if written != -1 or rarely(draw, 2) else None}

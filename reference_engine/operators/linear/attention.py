@@ -103,6 +103,9 @@ def lower_attention(
     """
     same_dtype(emit, Q=Q, K=K, V=V)
     one_of(emit, "Q", Q, dt.FLOATS)
+    if Q.dtype in ("float16", "bfloat16"):
+        # The standard's function rounds each step to the 16-bit type, fused kernels do not: neither is wrong.
+        raise UnknownOperatorError(f"{emit.source}: {Q.dtype} attention is not lowered; float32 and float64 are")
     if nonpad_kv_seqlen is not None:
         raise UnknownOperatorError(f"{emit.source}: nonpad_kv_seqlen is not lowered; give a mask")
     if (past_key is None) != (past_value is None):
@@ -129,7 +132,7 @@ def lower_attention(
         bent = emit("Elementwise", elementwise(emit, "div", scores, cap, recip=True), fn="tanh")
         scores = elementwise(emit, "mul", bent, cap)
     stages.append(scores)
-    visible = _visible(*scores.shape[2:], past, is_causal, left_window_size, right_window_size)
+    visible = _visible(scores.shape[2], scores.shape[3], past, is_causal, left_window_size, right_window_size)
     scores = _masked(emit, scores, attn_mask, visible)
     weights = _softmax(emit, scores)
     stages += [scores, weights]

@@ -314,7 +314,7 @@ def lower_dropout(
     training_mode: Value | None = None,
     *,
     ratio: float = 0.5,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> tuple[Value, Value]:
     """output = data, mask = true: dropping belongs to training. Source: ONNX Dropout-13."""
     training = training_mode is not None and bool(emit.data(training_mode, "training_mode"))

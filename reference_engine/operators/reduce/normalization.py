@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from ... import dtypes as dt
 from ...emit import Emitter, OperatorDef, Value, cast, elementwise, expand, normal_axis, reshape, scalar, transpose
 from ...errors import ModelError, ShapeError, UnknownOperatorError
 from ..checks import dtype_of, one_of, text, versioned, widen
+from ..geometry import Windows
 from .reductions import Ints, absolute_sum, euclidean, last_axis, mean, rows_of
 
 EPSILON = 9.999999747378752e-06  # 1e-5 as the float32 that the standard stores
@@ -132,7 +132,9 @@ def lower_rmsnormalization(
 def _per_channel(emit: Emitter, name: str, value: Value, X: Value) -> Value:
     """A vector of one number per channel as [1,C,1..]. Raises: ShapeError."""
     if value.shape != X.shape[1:2]:
-        raise ShapeError(f"{emit.source}: {name} is {text(value.shape)}, expected {X.shape[1]} elements, one per channel")
+        raise ShapeError(
+            f"{emit.source}: {name} is {text(value.shape)}, expected {X.shape[1]} elements, one per channel"
+        )
     return reshape(emit, value, (1, X.shape[1], *(1,) * (X.rank - 2)))
 
 
@@ -166,18 +168,26 @@ def lower_groupnormalization(
     word = _stash(emit, X, stash_type)
     rows = reshape(emit, cast(emit, X, word), (N, num_groups, math.prod(X.shape[1:]) // num_groups))
     middle, variance = _differences(emit, rows)
-    normal = cast(emit, reshape(emit, _standardised(emit, rows, middle, _spread(emit, variance, epsilon)), X.shape), X.dtype)
+    normal = cast(
+        emit, reshape(emit, _standardised(emit, rows, middle, _spread(emit, variance, epsilon)), X.shape), X.dtype
+    )
     wide = []
     for name, value in (("scale", scale), ("bias", bias)):
         if emit.onnx_opset < 21:
             if value.shape != (num_groups,):
-                raise ShapeError(f"{emit.source}: {name} is {text(value.shape)}, expected one number for each of {num_groups} groups")
-            value = reshape(emit, expand(emit, reshape(emit, value, (num_groups, 1)), (num_groups, C // num_groups)), (C,))
+                raise ShapeError(
+                    f"{emit.source}: {name} is {text(value.shape)}, expected one number for each of {num_groups} groups"
+                )
+            value = reshape(
+                emit, expand(emit, reshape(emit, value, (num_groups, 1)), (num_groups, C // num_groups)), (C,)
+            )
         wide.append(_per_channel(emit, name, value, X))
     return _scaled(emit, normal, wide[0], wide[1])
 
 
-def lower_instancenormalization(emit: Emitter, input: Value, scale: Value, B: Value, *, epsilon: float = EPSILON) -> Value:
+def lower_instancenormalization(
+    emit: Emitter, input: Value, scale: Value, B: Value, *, epsilon: float = EPSILON
+) -> Value:
     """y = scale * (x - mean) / sqrt(variance + epsilon) + B, statistics per instance and channel
 
     Shapes: input [N,C,*], scale, B [C].
@@ -224,17 +234,24 @@ def lower_batchnormalization(
         middle, variance = _statistics(emit, rows)
     names = ("scale", "B", "input_mean", "input_var")
     gain_, bias_, middle_, spread_ = (
-        _per_channel(emit, name, v, X) for name, v in zip(names, (gain, bias, middle, _spread(emit, variance, epsilon)), strict=True)
+        _per_channel(emit, name, v, X)
+        for name, v in zip(names, (gain, bias, middle, _spread(emit, variance, epsilon)), strict=True)
     )
     away = elementwise(emit, "sub", x, middle_, settled=True)
     Y = cast(emit, _scaled(emit, elementwise(emit, "div", away, spread_, recip=True), gain_, bias_), X.dtype)
     if not training_mode:
         return (Y,)
-    keep = np.float32(momentum)
+    keep = float(np.float32(momentum))
     running = []
     for old, new, word in ((vectors[2], middle, input_mean.dtype), (vectors[3], variance, input_var.dtype)):
         kept = elementwise(emit, "mul", old, scalar(emit, keep, x.dtype))
-        running.append(cast(emit, elementwise(emit, "add", kept, elementwise(emit, "mul", new, scalar(emit, 1 - keep, x.dtype))), word))
+        running.append(
+            cast(
+                emit,
+                elementwise(emit, "add", kept, elementwise(emit, "mul", new, scalar(emit, 1 - keep, x.dtype))),
+                word,
+            )
+        )
     return (Y, *running)
 
 
@@ -292,8 +309,8 @@ def lower_lrn(
     x = widen(emit, X)
     squares = transpose(emit, reshape(emit, elementwise(emit, "mul", x, x), (N, C, S)), (0, 2, 1))
     pads = ((size - 1) // 2, size // 2)
-    geometry = {"kernel_shape": (size,), "strides": (1,), "dilations": (1,), "pads": pads, "out_shape": (C,)}
-    windows = transpose(emit, emit("Im2col", squares, scalar(emit, 0, x.dtype), **geometry), (0, 1, 3, 2))
+    around = Windows((size,), (1,), (1,), pads, (C,))
+    windows = transpose(emit, emit("Im2col", squares, scalar(emit, 0, x.dtype), **around.attrs), (0, 1, 3, 2))
     sums = reshape(emit, transpose(emit, emit("Reduce", windows, fn="sum"), (0, 2, 1)), X.shape)
     share = elementwise(emit, "mul", sums, scalar(emit, alpha, x.dtype))
     share = elementwise(emit, "div", share, scalar(emit, size, x.dtype), recip=True)

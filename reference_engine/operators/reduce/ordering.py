@@ -101,7 +101,10 @@ def _flip(emit: Emitter, x: Value) -> Value:
 
 
 ORDERING: dict[tuple[str, str], OperatorDef] = {
-    **{("", op): OperatorDef(versioned(_places(op.lower()), select_last_index=(12, None))) for op in ("ArgMax", "ArgMin")},
+    **{
+        ("", op): OperatorDef(versioned(_places(op.lower()), select_last_index=(12, None)))
+        for op in ("ArgMax", "ArgMin")
+    },
     ("", "Hardmax"): OperatorDef(lower_hardmax, since=13),
     ("", "TopK"): OperatorDef(lower_topk, since=11),
     ("", "CumSum"): OperatorDef(_running("sum", 0), since=11),

@@ -76,7 +76,9 @@ def _flat_index(emit: Emitter, taps: Value, shape: Ints, window: Windows, storag
         inner = scalar(emit, math.prod(window.kernel_shape[i + 1 :]), "int64")
         step = elementwise(emit, "div", rest, inner)
         rest = elementwise(emit, "sub", rest, elementwise(emit, "mul", step, inner))
-        at = elementwise(emit, "add", at, elementwise(emit, "mul", step, scalar(emit, window.dilations[i] * pitch[i], "int64")))
+        at = elementwise(
+            emit, "add", at, elementwise(emit, "mul", step, scalar(emit, window.dilations[i] * pitch[i], "int64"))
+        )
     return at
 
 
@@ -272,7 +274,9 @@ def lower_qlinearsoftmax(
     if opset < 13:
         d = reshape(emit, d, (*X.shape[:axis], math.prod(X.shape[axis:])))
     rows, back = last_axis(emit, d, axis)
-    t = elementwise(emit, "mul", elementwise(emit, "sub", rows, per_row(emit, "max", rows)), scale_of(emit, "X_scale", X_scale))
+    t = elementwise(
+        emit, "mul", elementwise(emit, "sub", rows, per_row(emit, "max", rows)), scale_of(emit, "X_scale", X_scale)
+    )
     e = emit("Elementwise", t, fn="exp")
     y = transpose(emit, elementwise(emit, "div", e, per_row(emit, "sum", e), recip=True), back)
     return _requantized(emit, reshape(emit, y, X.shape), y_scale, y_zero_point, X)

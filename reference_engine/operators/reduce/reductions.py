@@ -89,7 +89,7 @@ def _log_sum(emit: Emitter, rows: Value) -> Value:
 
 
 def _log_sum_exp(emit: Emitter, rows: Value) -> Value:
-    """log sum exp(x - m) + m, m the largest finite element of the row: the standard computes in float64, where exp does not overflow."""
+    """log sum exp(x - m) + m, m the largest finite element: the standard's float64 exp overflows only beyond 709."""
     if not rows.shape[-1]:
         return emit("Elementwise", _sum(emit, rows), fn="log")
     top = emit("Reduce", rows, fn="max", nan_kept=True)
