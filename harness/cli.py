@@ -347,7 +347,7 @@ def repro(
     """Run one case again, each backend in fresh processes: the set, what it gave, and whether the bits repeat."""
     if case.endswith((".json", ".onnx", ".npz")) and not Path(case).is_file():
         raise CaseError(f"there is no file {case}")
-    if not Path(case).is_file() and not case.startswith("onnx-node/"):
+    if not Path(case).is_file() and not case.startswith(("onnx-node/", "statistics/")):
         parse_id(case)
     texts = tuple(spec.text for spec in supervisor.specs(backend))
     records: list[Record] = []

@@ -19,7 +19,9 @@ from opgauge.reference_engine.case import id_of
 from opgauge.reference_engine.errors import OpgaugeError
 from opgauge.reference_engine.types import Case, CaseSpec
 
-CHUNK = 25  # cases per round: the first 100 of a budget of 1,000 are those of a budget of 100
+# Cases per round: the first 100 of a budget of 1,000 are those of a budget of 100. The first round is short, so that
+# a quick look at every row does not pay for cases that it does not check.
+FIRST, CHUNK = 4, 25
 BARREN_ROUNDS = 3  # rounds without a new case before a row counts as exhausted
 UNIFORM = "opgauge-uniform"
 
@@ -60,7 +62,7 @@ def draw_round(row: CaseSpec, seed: int, number: int) -> list[Case]:
 
     @hypothesis.seed(stable_seed(row.name, seed, number))
     @hypothesis.settings(
-        max_examples=CHUNK,
+        max_examples=FIRST if number == 0 else CHUNK,
         phases=(Phase.generate,),
         database=None,
         deadline=None,

@@ -235,5 +235,5 @@ def test_a_row_emits_one_record_of_its_statistics_per_backend(factor, status):
     check.check_row(ROWS["ReduceSum/float32"], 40, 0, [planted], records.append, shrink=False)
     (found,) = (r for r in records if r.suite == "statistics")
     assert (found.status, found.backend, found.op) == (status, "planted", "ReduceSum")
-    assert set(found.detail) == {"z_rms", "t_bias", "t_slope", "n"}
+    assert set(found.detail) == {"z_rms", "t_bias", "t_slope", "n", "groups"}
     assert found.case == "statistics/ReduceSum/float32/b40/s0"

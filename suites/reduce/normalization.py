@@ -182,7 +182,7 @@ def local_response(draw: Draw, dtype: str) -> Case:
 
 
 # The saved statistics cannot be float64.
-LAYERS = ("float32", "float32,axes", "float32,saved", "float64", "float16", "float16,saved")
+LAYERS = ("float32", "float32,axes", "float32,saved", "float64", "float16", "float16,saved", "bfloat16")
 CASES: tuple[CaseSpec, ...] = (
     *d.rows("LayerNormalization", "ONNX LayerNormalization-17", LAYERS, layer, "LayerNormalization"),
     *d.rows(
@@ -196,7 +196,7 @@ CASES: tuple[CaseSpec, ...] = (
     *d.rows(
         "InstanceNormalization", "ONNX InstanceNormalization-6", ("float32",), per_channel, "InstanceNormalization"
     ),
-    *d.rows("BatchNormalization", "ONNX BatchNormalization-15", ("float32", "float64"), batch),
+    *d.rows("BatchNormalization", "ONNX BatchNormalization-15", ("float32", "float64", "float16"), batch),
     *d.rows("MeanVarianceNormalization", "ONNX MeanVarianceNormalization-13", ("float32",), mean_variance),
     *d.rows("LpNormalization", "ONNX LpNormalization-1 and -22", ("float32", "float64"), lp),
     *d.rows("LRN", "ONNX LRN-13", ("float32",), local_response),

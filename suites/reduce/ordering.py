@@ -93,10 +93,10 @@ def running(draw: Draw, op: str, dtype: str) -> Case:
     return d.make_case(draw, op, args, (dtype,), attrs, opset, profile_of(data))
 
 
-PLACED = ("float32", "float64", "int8", "uint8", "int32", "int64")
+PLACED = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64")
 CASES: tuple[CaseSpec, ...] = (
     *(row for op in ("ArgMax", "ArgMin") for row in d.rows(op, f"ONNX {op}-13", PLACED, place, op)),
-    *d.rows("TopK", "ONNX TopK-11", ("float32", "float64", "int32", "int64"), top_k),
+    *d.rows("TopK", "ONNX TopK-11", ("float32", "float64", "float16", "int32", "int64"), top_k),
     *d.rows("CumSum", "ONNX CumSum-14", ("float32", "float64", "int32", "int64"), running, "CumSum"),
     *d.rows("CumProd", "ONNX CumProd-26", ("float32", "int64"), running, "CumProd"),
 )

@@ -198,7 +198,7 @@ MS = "com.microsoft"
 BYTES = ("uint8", "int8")
 CASES: tuple[CaseSpec, ...] = (
     *d.rows("MaxPool", "ONNX MaxPool-12", ("float32", "float64", "float16", "int8", "uint8"), max_pool),
-    *d.rows("AveragePool", "ONNX AveragePool-11 and -19", ("float32",), average_pool),
+    *d.rows("AveragePool", "ONNX AveragePool-11 and -19", ("float32", "float16"), average_pool),
     *d.rows("LpPool", "ONNX LpPool-11 and -18", ("float32",), lp_pool),
     *(
         row

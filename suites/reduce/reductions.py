@@ -148,8 +148,8 @@ def softmax(draw: Draw, op: str, dtype: str) -> Case:
 
 WHOLE = ("int32", "int64")
 REDUCTIONS = {
-    "ReduceSum": ("float32", "float64", *WHOLE),
-    "ReduceMean": ("float32", "float64"),
+    "ReduceSum": ("float32", "float64", "float16", *WHOLE),
+    "ReduceMean": ("float32", "float64", "float16"),
     "ReduceMax": ("float32", "float64", "float16", "int8", "uint8", *WHOLE, "bool"),
     "ReduceMin": ("float32", "float64", "float16", "int8", "uint8", *WHOLE, "bool"),
     "ReduceProd": ("float32", *WHOLE),
@@ -161,7 +161,7 @@ REDUCTIONS = {
 }
 CASES: tuple[CaseSpec, ...] = (
     *(row for op, types in REDUCTIONS.items() for row in d.rows(op, f"ONNX {op}-13 and -18", types, reduction, op)),
-    *d.rows("Softmax", "ONNX Softmax-13", ("float32", "float64"), softmax, "Softmax"),
-    *d.rows("LogSoftmax", "ONNX LogSoftmax-13", ("float32", "float64"), softmax, "LogSoftmax"),
+    *d.rows("Softmax", "ONNX Softmax-13", ("float32", "float64", "float16"), softmax, "Softmax"),
+    *d.rows("LogSoftmax", "ONNX LogSoftmax-13", ("float32", "float64", "float16"), softmax, "LogSoftmax"),
     *d.rows("Hardmax", "ONNX Hardmax-13", ("float32",), softmax, "Hardmax"),
 )
