@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from opgauge.reference_engine import lower, operators
+from opgauge.reference_engine import caches, lower, operators
 from opgauge.reference_engine.case import id_of, parse_id
 from opgauge.reference_engine.errors import ModelError, UnknownOperatorError
 from opgauge.reference_engine.evaluate import evaluate
@@ -282,7 +282,7 @@ STORED = "onnx-stored"
 @lru_cache(maxsize=1)
 def node_tests() -> onnx_node.NodeTests:
     """All node tests on lowered operators and forms, collected once in a process."""
-    found = onnx_node.collect(operators.OPERATORS)
+    found = onnx_node.collected(operators.table(), caches.root())
     kept, skipped = [], list(found.skipped)
     for test in found.tests:
         try:

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opgauge.backends import BackendSpec
+from opgauge.reference_engine import caches
 from opgauge.reference_engine.errors import BackendUnavailableError
 
-CACHE_VARIABLE = "OPGAUGE_CACHE"
 INSTALL_S = 900.0
 READY = "opgauge-ready.json"
 # `opgauge`, its rooms and nothing that their __init__.py would import: only portable files are ever loaded.
@@ -72,15 +72,6 @@ def _interpreters(folder: Path) -> tuple[Path, ...]:
     return folder / "bin" / "python", folder / "Scripts" / "python.exe", folder
 
 
-def cache() -> Path:
-    own = os.environ.get(CACHE_VARIABLE)
-    if own:
-        return Path(own)
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "opgauge"
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "opgauge"
-
-
 def made(distribution: str, version: str) -> Path:
     """The interpreter of an environment that holds this version, made where it is missing.
 
@@ -90,7 +81,7 @@ def made(distribution: str, version: str) -> Path:
     if not distribution or not re.fullmatch(r"[0-9A-Za-z.+!_-]+", version):
         raise BackendUnavailableError(f"{requirement!r} is not a version that can be installed")
     word = hashlib.sha256(f"{requirement} {sys.version_info[:2]} {sys.platform}".encode()).hexdigest()[:8]
-    folder = cache() / "environments" / f"{distribution}-{version}-{word}"
+    folder = caches.root() / "environments" / f"{distribution}-{version}-{word}"
     if not (folder / READY).exists():
         with _alone(folder):
             if not (folder / READY).exists():

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -46,7 +47,7 @@ class Outcome:
     """What the suite made of one fault on one operator.
 
     `caught_after` counts cases up to and with the first that failed, 0 when none did; `case` and
-    `message` are that case's.
+    `message` are that case's. `lacking` are rows whose form the fault's own kernel does not have.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Outcome:
     status: str = ""
     case: str = ""
     message: str = ""
+    lacking: tuple[str, ...] = ()
 
     @property
     def caught(self) -> bool:
@@ -169,10 +171,29 @@ def _drawn(row: CaseSpec, cases: int, seed: int) -> list[Prepared]:
     return found
 
 
+class Failure(NamedTuple):
+    """A case that a fault failed: how many had run by then, on which row, and the verdict."""
+
+    after: int
+    label: str
+    case: str
+    status: Status
+    message: str
+
+    @property
+    def raised(self) -> bool:
+        return self.status is Status.FAIL and self.message.startswith("raised ")
+
+
 def judge_fault(path: Path, fault: FaultDef, op: str, cases: Sequence[Prepared]) -> Outcome:
-    """Run the fault until a case fails; an honest variant runs through all of them."""
+    """Run the fault until a case fails; an honest variant runs through all of them.
+
+    A fault and its module know some element types and forms only. A row on which it raises in most cases, or an
+    honest variant fails most cases, is a form that it lacks: named in `lacking`, and no evidence.
+    """
     spec = resolve(f"faults:{path.resolve()}:{fault.id}")
-    ran = 0
+    ran: Counter[str] = Counter()
+    failures: list[Failure] = []
     with Client(spec) as client:
         for case in cases:
             rounds = check.rounds_of(case.subject)
@@ -183,16 +204,19 @@ def judge_fault(path: Path, fault: FaultDef, op: str, cases: Sequence[Prepared])
                 raise BackendUnavailableError(f"fault {fault.id}: {verdict.message}")
             if verdict.status is Status.UNSUPPORTED:
                 continue
-            ran += 1
+            label = case.subject.label
+            ran[label] += 1
             if verdict.status in FINDINGS:
-                return _outcome(fault, op, ran, ran, (str(verdict.status), case.subject.case, verdict.message))
-    return _outcome(fault, op, ran)
-
-
-def _outcome(
-    fault: FaultDef, op: str, ran: int, caught_after: int = 0, evidence: tuple[str, str, str] = ("", "", "")
-) -> Outcome:
-    return Outcome(fault.id, op, fault.cls, fault.title, fault.benign, ran, caught_after, *evidence)
+                found = Failure(ran.total(), label, case.subject.case, verdict.status, verdict.message)
+                failures.append(found)
+                if not fault.benign and not found.raised:
+                    break
+    failed = Counter(f.label for f in failures if fault.benign or f.raised)
+    lacking = tuple(sorted(label for label, count in failed.items() if 2 * count > ran[label]))
+    first = next((f for f in failures if f.label not in lacking or not (fault.benign or f.raised)), None)
+    evidence = (str(first.status), first.case, first.message) if first else ("", "", "")
+    after = first.after if first else 0
+    return Outcome(fault.id, op, fault.cls, fault.title, fault.benign, ran.total(), after, *evidence, lacking=lacking)
 
 
 def summary(outcomes: Sequence[Outcome], faults: Sequence[FaultDef]) -> dict[str, object]:
@@ -216,6 +240,7 @@ def summary(outcomes: Sequence[Outcome], faults: Sequence[FaultDef]) -> dict[str
         "missed": [f"{o.id} {o.op}" for o in seeded if not o.caught],
         "classes": classes,
         "benign": sorted({o.id for o in outcomes if o.benign}),
+        "lacking": {f"{o.id} {o.op}": list(o.lacking) for o in outcomes if o.lacking},
         "benign_flagged": [f"{o.id} {o.op}" for o in outcomes if o.benign and o.caught],
         "not_applicable": [
             f"{f.id} {f.op} ({'no suite row' if f.op not in lowered else f.cls})" for f in faults if f.id not in done

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import pickle
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -21,6 +26,9 @@ STORED_DEVIATIONS = {
         "length_resized was taken to be 4 * 0.6, not the 2 elements that there are",
     ),
 }
+
+
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,27 @@ class NodeTests:
     tests: tuple[NodeTest, ...]
     total: int
     skipped: tuple[tuple[str, str], ...]
+
+
+def collected(lowered: Collection[tuple[str, str]], folder: Path | None) -> NodeTests:
+    """`collect`, kept in `folder`: the file's name holds onnx's version and the operators that are lowered.
+
+    The file is this program's own; one that cannot be read is made again.
+    """
+    if folder is None:
+        return collect(lowered)
+    key = hashlib.sha256(repr((onnx.__version__, np.__version__, sorted(lowered), FORMAT)).encode()).hexdigest()[:16]
+    path = folder / f"onnx-node-{key}.pickle"
+    try:
+        return pickle.loads(path.read_bytes())
+    except (OSError, EOFError, AttributeError, TypeError, pickle.UnpicklingError):
+        found = collect(lowered)
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
+        folder.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(pickle.dumps(found))
+        part.replace(path)
+    return found
 
 
 def collect(lowered: Collection[tuple[str, str]], names: Collection[str] = ()) -> NodeTests:

