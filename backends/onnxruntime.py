@@ -51,6 +51,8 @@ def _import() -> Any:
     except ImportError as error:
         raise BackendUnavailableError(f"onnxruntime: {error}; pip install onnxruntime") from error
     onnxruntime.set_default_logger_severity(QUIET)
+    # What a gauge runs is nobody else's business, and the thread that tells would show in the watches.
+    getattr(onnxruntime, "disable_telemetry_events", lambda: None)()
     return onnxruntime
 
 
