@@ -289,9 +289,10 @@ def _calls(run: Any, case: Case, memory: guard.Memory | None, fd: int, times: di
         _check_state(run, case, first)
     now = watch.load(fd)
     left = watch.grown(start if strict else after_first._replace(children=start.children), now)
-    if left:  # a library's own threads come and go: what is really left is still there in a moment
+    if left and now.fds != after_first.fds:  # a background thread may hold a descriptor for a moment
         time.sleep(SETTLE_S)
-        left = watch.grown(start if strict else after_first._replace(children=start.children), watch.load(fd))
+        later = now._replace(fds=watch.load(fd).fds)
+        left = watch.grown(start if strict else after_first._replace(children=start.children), later)
     if left:
         raise _Stop(LEAK, f"left behind: {left}")
     assert first is not None
