@@ -173,7 +173,7 @@ OF_ROWS = ("MatMul", "Gemm", "Conv", "ReduceSum", "ReduceMean", "LayerNormalizat
 
 
 @functools.cache
-def evaluated(name: str, budget: int = 60) -> list[tuple[Case, Graph, dict[str, Array], Exact]]:
+def evaluated(name: str, budget: int = 100) -> list[tuple[Case, Graph, dict[str, Array], Exact]]:
     """The cases of a row whose data are random, evaluated."""
     found = []
 
