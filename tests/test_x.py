@@ -87,13 +87,13 @@ def test_workflow_actions_are_pinned_by_commit() -> None:
 def test_conformance_defaults(x: ModuleType) -> None:
     assert " ".join(x.conformance_arguments([])) == (
         "run --backend cpu --backend onnxruntime --backend exact --suite operators --suite onnx-node "
-        "--budget 2 --html opgauge-report.html --json opgauge-report.json --junit opgauge-report.xml"
+        "--budget 1 --html opgauge-report.html --json opgauge-report.json --junit opgauge-report.xml"
     )
 
 
 def test_a_flag_of_the_user_replaces_its_default(x: ModuleType) -> None:
     words = x.conformance_arguments(["--backend", "wgpu", "--suite=models", "--html", "a b.html", "--limit", "3"])
-    assert words[1:7] == ["--budget", "2", "--json", "opgauge-report.json", "--junit", "opgauge-report.xml"]
+    assert words[1:7] == ["--budget", "1", "--json", "opgauge-report.json", "--junit", "opgauge-report.xml"]
     assert words[7:] == ["--backend", "wgpu", "--suite=models", "--html", "a b.html", "--limit", "3"]
     assert x.report_path(words) == "a b.html"
     assert x.report_path(["--html=b.html"]) == "b.html"
