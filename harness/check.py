@@ -282,7 +282,17 @@ STORED = "onnx-stored"
 @lru_cache(maxsize=1)
 def node_tests() -> onnx_node.NodeTests:
     """All node tests on lowered operators and forms, collected once in a process."""
+    return _expressible(onnx_node.collected(operators.table(), caches.root()))
+
+
+def node_test(name: str) -> onnx_node.NodeTest | None:
+    """The node test of that name, without looking at the others; None where it is none of ours."""
     found = onnx_node.collected(operators.table(), caches.root())
+    found = replace(found, tests=tuple(test for test in found.tests if test.name == name))
+    return next(iter(_expressible(found).tests), None)
+
+
+def _expressible(found: onnx_node.NodeTests) -> onnx_node.NodeTests:
     kept, skipped = [], list(found.skipped)
     for test in found.tests:
         try:

@@ -16,9 +16,7 @@ from opgauge.reference_engine.case import parse_id
 from opgauge.reference_engine.errors import CaseError, ModelError
 from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.lower import lower
-from opgauge.reference_engine.operators import OPERATORS
 from opgauge.reference_engine.types import Array, Observation, Record, Status
-from opgauge.suites import onnx_node
 
 from . import check, expectations, model, oracles, statistics
 from .client import Client
@@ -31,10 +29,10 @@ COLUMNS = ("index", "expected", "got", "real", "tie_distance")
 def subject_from(text: str) -> check.Subject:
     """The case that an id spells, a file holds or onnx brings. Raises: CaseError."""
     if text.startswith(NODE_TEST):
-        tests = onnx_node.collect(OPERATORS, [text.removeprefix(NODE_TEST)]).tests
-        if not tests:
+        test = check.node_test(text.removeprefix(NODE_TEST))
+        if test is None:
             raise CaseError(f"{text}: the installed onnx has no such node test on operators that are lowered")
-        return check.Subject(text, "repro", tests[0].op, "node", "onnx-node", tests[0].model, tests[0].inputs)
+        return check.Subject(text, "repro", test.op, "node", "onnx-node", test.model, test.inputs)
     path = Path(text)
     if path.suffix in (".json", ".onnx", ".npz"):
         data, inputs, meta = model.load_saved(path)
