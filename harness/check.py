@@ -31,7 +31,7 @@ from opgauge.reference_engine.types import (
 )
 from opgauge.suites import onnx_node
 
-from . import expectations, generate, model, statistics
+from . import expectations, generate, instead, model, statistics
 from .client import Client
 from .oracles import judge
 from .worker import clean
@@ -135,7 +135,11 @@ def verdict_of(
     mine = [
         row for row in rows if expectations.applies(row, spec.name, info) and expectations.speaks_of(row, subject.case)
     ]
-    return expectations.explain(mine, subject.op, exacts, observation.outputs, verdict)
+
+    def alternative(name: str) -> tuple[Exact, ...]:
+        return instead.exacts(name, subject.model, subject.inputs, spec.policy)
+
+    return expectations.explain(mine, subject.op, exacts, observation.outputs, verdict, alternative)
 
 
 def forced_outputs(graph: Graph, observation: Observation, exacts: Sequence[Exact]) -> dict[int, Array]:
@@ -262,9 +266,14 @@ def _saved(found: Record, failures: Path) -> Record:
     return replace(found, detail={**found.detail, "saved": str(path)})
 
 
-def check_witnesses(clients: Sequence[Client], emit: Callable[[Record], None]) -> None:
-    """Replay the witness of each deviation where its condition holds: a pass means that the row is stale."""
+def check_witnesses(clients: Sequence[Client], emit: Callable[[Record], None], ops: Collection[str] = ()) -> None:
+    """Replay the witness of each deviation where its condition holds: a pass means that the row is stale.
+
+    Of these operators only, where any are named.
+    """
     for row in expectations.load():
+        if ops and not set(ops) & set(row.operators):
+            continue
         for client in clients:
             if not expectations.applies(row, client.spec.name, client.info):
                 continue

@@ -23,10 +23,11 @@ from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import BaselineError
 from opgauge.reference_engine.types import Array, Exact, Status, Verdict
 
+from .instead import INSTEAD
 from .oracles import inside_set
 
-KEYS = ("id", "operators", "runtime", "versions", "when", "case", "predicate", "witness", "reason", "link")
-OPTIONAL = ("when", "case")
+KEYS = ("id", "operators", "runtime", "versions", "when", "case", "predicate", "instead", "witness", "reason", "link")
+OPTIONAL = ("when", "case", "predicate", "instead")
 COMPARE: dict[str, Callable[[Array, float], Array]] = {
     ">=": np.greater_equal,
     "<=": np.less_equal,
@@ -44,7 +45,8 @@ class Deviation:
     with the zero point, `got`, `lo`, `hi`, `under` how far got lies below w, `off` |got - v|, `rel`
     |got - v| / |v|, `nan` 1 where got is NaN and 0 elsewhere. `when` is a condition on the backend's info:
     `key~substring` joined by `and`, empty for always. `case` is a regular expression that is found in the
-    case id, empty for every case.
+    case id, empty for every case. `instead` names a model of `instead.INSTEAD`: elements outside its acceptance
+    set are not excused.
     """
 
     id: str
@@ -57,6 +59,7 @@ class Deviation:
     reason: str
     link: str
     case: str = ""
+    instead: str = ""
 
 
 def load(path: Path | None = None) -> tuple[Deviation, ...]:
@@ -110,6 +113,10 @@ def _row(entry: Mapping[str, Any], index: int, name: str) -> Deviation:
         raise BaselineError(f"{where}: unknown key {extra[0]!r}; known: {', '.join(KEYS)}")
     if entry["runtime"] in ("cpu", "wgpu", "exact"):
         raise BaselineError(f"{where}: our own backends are never excused")
+    if "predicate" not in entry and "instead" not in entry:
+        raise BaselineError(f"{where}: `predicate` or `instead` must say which elements are excused")
+    if entry.get("instead", "") not in ("", *INSTEAD):
+        raise BaselineError(f"{where}: unknown `instead` {entry['instead']!r}; known: {', '.join(INSTEAD)}")
     fields = {k: str(entry.get(k, "")) for k in KEYS if k != "operators"}
     row = Deviation(operators=tuple(entry["operators"]), **fields)
     try:
@@ -125,7 +132,7 @@ def _row(entry: Mapping[str, Any], index: int, name: str) -> Deviation:
 def clauses(predicate: str) -> tuple[tuple[str, str, float], ...]:
     """(name, comparison, number) of each `and`-joined clause. Raises: ValueError."""
     found = []
-    for clause in predicate.split(" and "):
+    for clause in filter(None, predicate.split(" and ")):
         match = re.fullmatch(r"\s*(v|w|got|lo|hi|under|off|rel|nan)\s*(>=|<=|==|>|<)\s*([-+0-9.e]+)\s*", clause)
         if not match:
             raise ValueError(
@@ -202,15 +209,27 @@ def excused(row: Deviation, exact: Exact, actual: Array) -> Array:
     return mask
 
 
+Alternative = Callable[[str], Sequence[Exact]]
+
+
 def explain(
-    rows: Sequence[Deviation], op: str, exacts: Sequence[Exact], outputs: Sequence[Array], verdict: Verdict
+    rows: Sequence[Deviation],
+    op: str,
+    exacts: Sequence[Exact],
+    outputs: Sequence[Array],
+    verdict: Verdict,
+    alternative: Alternative = lambda name: (),
 ) -> Verdict:
-    """A failure whose every offending element is excused becomes a deviation; anything else stays."""
+    """A failure whose every offending element is excused becomes a deviation; anything else stays.
+
+    `alternative` gives the acceptance sets of a model of `instead.INSTEAD` on the same inputs.
+    """
     mine = [row for row in rows if op in row.operators]
     if verdict.status is not Status.FAIL or not mine or len(exacts) != len(outputs):
         return verdict
     used: set[str] = set()
-    for exact, actual in zip(exacts, outputs, strict=True):
+    others = {row.instead: alternative(row.instead) for row in mine if row.instead}
+    for i, (exact, actual) in enumerate(zip(exacts, outputs, strict=True)):
         if actual.shape != exact.value.shape or dt.WORD.get(actual.dtype) != exact.dtype:
             return verdict
         outside = ~inside_set(exact, actual)
@@ -218,6 +237,8 @@ def explain(
             outside &= ~exact.free
         for row in mine:
             mask = excused(row, exact, actual) & outside
+            if row.instead:
+                mask &= _inside(others[row.instead][i : i + 1], actual)
             if mask.any():
                 used.add(row.id)
                 outside &= ~mask
@@ -231,3 +252,10 @@ def explain(
         message=f"{names}: {reason}",
         detail={**verdict.detail, "deviations": sorted(used)},
     )
+
+
+def _inside(exacts: Sequence[Exact], actual: Array) -> Array:
+    if not exacts or exacts[0].value.shape != actual.shape or exacts[0].dtype != dt.WORD.get(actual.dtype):
+        return np.zeros(actual.shape, bool)
+    inside = inside_set(exacts[0], actual)
+    return inside if exacts[0].free is None else inside | exacts[0].free

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from opgauge import expectations as ex
+from opgauge import instead, model
 from opgauge.oracles import judge
 from opgauge.reference_engine.case import parse_id
 from opgauge.reference_engine.errors import BaselineError
+from opgauge.reference_engine.evaluate import evaluate
+from opgauge.reference_engine.lower import lower
 from opgauge.reference_engine.types import Exact, Observation, Policy, Status
 
 ROW = """
@@ -119,3 +122,31 @@ def test_shipped_rows_have_witnesses_that_can_be_replayed():
     for row in rows:
         case, _ = parse_id(row.witness)
         assert case.op in row.operators
+
+
+@pytest.mark.parametrize("row", [row for row in ex.load() if row.instead], ids=lambda row: row.id)
+def test_what_a_runtime_computes_instead_is_excused_and_nothing_else(row):
+    case, _ = parse_id(row.witness)
+    data, feeds = model.build(case)
+    exacts = evaluate(lower(data, feeds), feeds)
+    sets = instead.exacts(row.instead, data, feeds, Policy())
+
+    def status(first: np.ndarray) -> Status:
+        outputs = [first, *(e.value for e in exacts[1:])]
+        verdict = judge(exacts, Observation(Status.PASS, tuple(outputs)), Policy())
+        return ex.explain([row], case.op, exacts, outputs, verdict, lambda name: sets).status
+
+    told = sets[0].value.copy()
+    assert status(told) is Status.DEVIATION
+    at = np.unravel_index(np.argmax(told != exacts[0].value), told.shape)
+    told[at] = told[at] + 3 if told[at] < 100 else told[at] - 3
+    assert status(told) is Status.FAIL  # wrong in another way
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [("", "must say which"), ('instead = "magic"', "unknown `instead` 'magic'; known: not-causal")],
+)
+def test_a_row_must_say_what_it_excuses(lines, message):
+    with pytest.raises(BaselineError, match=message):
+        ex.parse(ROW.replace('predicate = "v >= 100 and got == 0"', lines), "here.toml")

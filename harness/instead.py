@@ -1,0 +1,143 @@
+"""What a runtime computes in place of the operator that it was given: another model, and so an exact set.
+
+A deviation row that names one of INSTEAD excuses an element only inside the acceptance set of that other model.
+Each rewrite edits a model of its own (the caller's copy) and returns the inputs that go with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from opgauge.reference_engine import lower
+from opgauge.reference_engine.errors import ModelError
+from opgauge.reference_engine.evaluate import evaluate
+from opgauge.reference_engine.types import Array, Exact, Policy
+
+Feeds = Mapping[str, Array]
+Rewrite = Callable[[onnx.ModelProto, Feeds], Feeds]
+
+
+def exacts(name: str, model: bytes, feeds: Feeds, policy: Policy) -> tuple[Exact, ...]:
+    """The acceptance sets of what a row says is computed instead; none where that is no legal model."""
+    other = onnx.load_from_string(model)
+    try:
+        inputs = INSTEAD[name](other, feeds)
+        return evaluate(lower.lower(other, inputs), inputs, policy)
+    except ModelError:
+        return ()
+
+
+def content(model: onnx.ModelProto, feeds: Feeds, name: str) -> Array:
+    if name in feeds:
+        return feeds[name]
+    return numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == name))
+
+
+def with_content(model: onnx.ModelProto, feeds: Feeds, name: str, array: Array) -> Feeds:
+    for tensor in model.graph.initializer:
+        if tensor.name == name:
+            tensor.CopyFrom(numpy_helper.from_array(array, name))
+            return feeds
+    return {**feeds, name: array}
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def set_attributes(node: NodeProto, **values: object) -> None:
+    kept = [a for a in node.attribute if a.name not in values]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *(helper.make_attribute(k, v) for k, v in values.items())])
+
+
+def not_causal(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """Attention without is_causal."""
+    set_attributes(model.graph.node[0], is_causal=0)
+    return feeds
+
+
+def bias_scaled(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """bias * b_scale for bias."""
+    node = model.graph.node[0]
+    node.input[list(node.input).index("bias")] = "bias_scaled"
+    model.graph.node.insert(0, helper.make_node("Mul", ["bias", "b_scale"], ["bias_scaled"]))
+    return feeds
+
+
+def through_float32(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """A float64 operator of one input and one output on float32, and back."""
+    node = model.graph.node[0]
+    given, made = node.input[0], node.output[0]
+    node.input[0], node.output[0] = "narrow", "narrow_result"
+    model.graph.node.insert(0, helper.make_node("Cast", [given], ["narrow"], to=TensorProto.FLOAT))
+    model.graph.node.append(helper.make_node("Cast", ["narrow_result"], [made], to=TensorProto.DOUBLE))
+    return feeds
+
+
+def copied(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """Identity of the first input."""
+    node = model.graph.node[0]
+    node.CopyFrom(helper.make_node("Identity", [node.input[0]], list(node.output)))
+    return feeds
+
+
+def cropped_where_resized(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """Resize with the roi of each axis whose length stays replaced by the whole axis."""
+    node = model.graph.node[0]
+    shape = content(model, feeds, "X").shape
+    roi, sizes = content(model, feeds, "roi"), content(model, feeds, "sizes")
+    axes = attributes(node).get("axes", range(len(shape)))
+    stays = np.asarray([size == shape[a] for a, size in zip(axes, sizes, strict=True)])
+    half = len(roi) // 2
+    whole = np.where(np.tile(stays, 2), np.repeat([0.0, 1.0], half), roi).astype(roi.dtype)
+    return with_content(model, feeds, "roi", whole)
+
+
+def bias_scale_ignored(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """x_scale * w_scale for bias_scale."""
+    product = content(model, feeds, "x_scale") * content(model, feeds, "w_scale")
+    if product.ndim:
+        for node in model.graph.node:
+            if "bias_scale" in node.input:
+                set_attributes(node, axis=0)
+    if "bias_scale" in feeds:
+        shape = next(i for i in model.graph.input if i.name == "bias_scale").type.tensor_type.shape
+        del shape.dim[:]
+        shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=n) for n in product.shape)
+    return with_content(model, feeds, "bias_scale", np.asarray(product, np.float32))
+
+
+def overhang_padded(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """A pool whose padding reaches to the end of its last windows."""
+    node = model.graph.node[0]
+    given = attributes(node)
+    shape = content(model, feeds, "X").shape
+    spatial = shape[1:-1] if given.get("channels_last") else shape[2:]
+    kernel, n = given["kernel_shape"], len(spatial)
+    strides, pads = given.get("strides", [1] * n), given.get("pads", [0] * 2 * n)
+    ends = []
+    for length, k, stride, begin, end in zip(spatial, kernel, strides, pads[:n], pads[n:], strict=True):
+        room = length + begin + end - k
+        count = -(-room // stride) + 1
+        if (count - 1) * stride >= length + begin:
+            count -= 1  # no window starts beyond the data and its leading pad
+        ends.append(end + max((count - 1) * stride - room, 0))
+    set_attributes(node, pads=[*pads[:n], *ends], ceil_mode=0)
+    return feeds
+
+
+INSTEAD: dict[str, Rewrite] = {
+    "not-causal": not_causal,
+    "bias-scaled": bias_scaled,
+    "through-float32": through_float32,
+    "copied": copied,
+    "cropped-where-resized": cropped_where_resized,
+    "bias-scale-ignored": bias_scale_ignored,
+    "overhang-padded": overhang_padded,
+}
