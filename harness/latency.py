@@ -1,0 +1,209 @@
+"""From log ratios of process pairs to a verdict: numbers in, numbers out, no process and no clock.
+
+The unit of noise is the pair of fresh processes: addresses and placement differ by process, so rounds inside one
+pair agree with each other more than with the next pair, and intervals come from resampling pairs.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import NormalDist, median
+
+TO_SD = 1.4826  # median absolute deviation to standard deviation, for normal numbers
+MEDIAN_WIDTH = 1.2533  # sd of a median of n over sd of a mean of n
+RESAMPLES = 2000
+
+
+class Call(StrEnum):
+    """What a comparison says."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+    UNCLEAR = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a comparison is made. Shares (`look`, `alarm`, `limit`) are of the time of one call: 0.02 is +2 %.
+
+    `first` pairs of `pair_s` seconds (per side beyond the first) for every case; those beyond `look`, or too noisy for
+    `limit` to be visible, get more until the alarm is confirmed or `most` pairs are reached. An alarm is an estimate
+    beyond `alarm` and beyond `sigmas` times the noise of this case. `control` measures the base against itself too.
+    """
+
+    first: int = 2
+    most: int = 12
+    pair_s: float = 0.5
+    block_s: float = 0.001
+    warm_s: float = 0.05
+    look: float = 0.01
+    alarm: float = 0.02
+    limit: float = 0.05
+    sigmas: float = 4.0
+    confidence: float = 0.99
+    control: bool = True
+    skip_unchanged: bool = True
+    retries: int = 2
+    timeout_s: float = 120.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One comparison. `log_ratio` = ln(new / base) with its interval; `noise` the sd of the estimate at no change.
+
+    `values` are the pairs, `control` the base against itself; times in ns; `repeated` pairs were measured again
+    because load, frequency or cores changed; `reason` says why a case was not timed or cannot be told.
+    """
+
+    name: str
+    log_ratio: float
+    low: float
+    high: float
+    pairs: int
+    seconds: float
+    verdict: Call
+    noise: float
+    values: tuple[float, ...] = ()
+    control: tuple[float, ...] = ()
+    base_ns: float = 0.0
+    new_ns: float = 0.0
+    repeated: int = 0
+    reason: str = ""
+    detail: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def change(self) -> float:
+        """new / base - 1."""
+        return math.expm1(self.log_ratio)
+
+
+def spread(values: Sequence[float]) -> float:
+    """A standard deviation that a few wild values do not move; about their median."""
+    middle = median(values)
+    return TO_SD * median(abs(v - middle) for v in values)
+
+
+def resampled(values: Sequence[float], confidence: float, seed: int = 0) -> tuple[float, float]:
+    """Interval of the median by resampling pairs with replacement."""
+    if len(values) < 2:
+        return (values[0], values[0]) if values else (0.0, 0.0)
+    rng = random.Random(seed)
+    middles = sorted(median(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    cut = int((1 - confidence) / 2 * RESAMPLES)
+    return middles[cut], middles[-1 - cut]
+
+
+def sd_of_estimate(pairs: int, sd: float) -> float:
+    """sd of the median of `pairs` log ratios of spread `sd`; the median of two is their mean."""
+    return sd * (MEDIAN_WIDTH if pairs > 2 else 1.0) / math.sqrt(max(pairs, 1))
+
+
+def noise_of(values: Sequence[float], control: Sequence[float], suite_sd: float) -> float:
+    """Spread of one pair for this case: what its own pairs and its control show, and the suite's where they are few.
+
+    The spread about the median is not a measure of the effect: a real slowdown does not widen it. Few values say
+    little, so the suite's figure counts as eight of them.
+    """
+    squares = [spread(v) ** 2 for v in (values, control) for _ in v if len(v) > 2]
+    squares += [suite_sd**2] * 8
+    return math.sqrt(sum(squares) / len(squares))
+
+
+def threshold(plan: Plan, sd: float, pairs: int, comparisons: int = 1) -> float:
+    """The log ratio that is an alarm: `alarm`, or more where noise or the number of comparisons asks for it.
+
+    `sigmas` (4) allow one comparison in 30,000 a false alarm if noise is normal; a suite of m comparisons is kept
+    at 1 % for all of them together.
+    """
+    needed = max(plan.sigmas, NormalDist().inv_cdf(1 - 0.01 / 2 / max(comparisons, 1)))
+    return max(math.log1p(plan.alarm), needed * sd_of_estimate(pairs, sd))
+
+
+def visible(plan: Plan, sd: float, pairs: int, comparisons: int = 1) -> float:
+    """The smallest slowdown, as a share, that nine of ten runs with this noise would confirm."""
+    return math.expm1(threshold(plan, sd, pairs, comparisons) + 1.2816 * sd_of_estimate(pairs, sd))
+
+
+def decide(
+    plan: Plan, values: Sequence[float], control: Sequence[float], suite_sd: float, comparisons: int = 1
+) -> Call | None:
+    """The verdict on log ratios of pairs so far, or None: more pairs are needed.
+
+    After `first` pairs a case whose estimate is inside `look`, with noise that would show `limit`, is the same. Later
+    looks come at twice that and at `most`; an early alarm must be clearer than the last one. An estimate between is
+    `same` at the end where its interval excludes `limit`, else it cannot be told. A control that alarms as well
+    says that the noise is not what it was thought to be: then nothing can be told.
+    """
+    n = len(values)
+    if n < plan.first:
+        return None
+    sd = noise_of(values, control, suite_sd)
+    middle, error = median(values), sd_of_estimate(n, sd)
+    seen = visible(plan, sd, n, comparisons) <= plan.limit
+    if n < plan.most:
+        if abs(middle) <= math.log1p(plan.look) and seen:
+            return Call.SAME
+        early = max(math.log1p(1.5 * plan.alarm), 1.25 * threshold(plan, sd, n, comparisons))
+        agreed = min(values) > 0 or max(values) < 0
+        if n >= max(4, 2 * plan.first) and agreed and abs(middle) > early:
+            return _direction(plan, middle, control, sd, comparisons)
+        return None
+    if abs(middle) > threshold(plan, sd, n, comparisons):
+        return _direction(plan, middle, control, sd, comparisons)
+    low, high = middle - 2.576 * error, middle + 2.576 * error
+    limit = math.log1p(plan.limit)
+    return Call.SAME if -limit < low and high < limit else Call.UNCLEAR
+
+
+def _direction(plan: Plan, middle: float, control: Sequence[float], sd: float, comparisons: int) -> Call:
+    if control and abs(median(control)) > threshold(plan, sd, len(control), comparisons):
+        return Call.UNCLEAR
+    return Call.SLOWER if middle > 0 else Call.FASTER
+
+
+def estimate(
+    plan: Plan,
+    name: str,
+    values: Sequence[float],
+    control: Sequence[float],
+    suite_sd: float,
+    verdict: Call,
+    **more: object,
+) -> Estimate:
+    """The estimate of a decided case: median over pairs, interval by resampling them, never narrower than the noise."""
+    sd = noise_of(values, control, suite_sd)
+    middle, error = median(values), sd_of_estimate(len(values), sd)
+    low, high = resampled(values, plan.confidence, plan.seed)
+    z = NormalDist().inv_cdf((1 + plan.confidence) / 2)
+    return Estimate(
+        name, middle, min(low, middle - z * error), max(high, middle + z * error), len(values), verdict=verdict,
+        noise=error, values=tuple(values), control=tuple(control), **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def unchanged(name: str, reason: str) -> Estimate:
+    """A case that is the same by construction and was not timed."""
+    return Estimate(name, 0.0, 0.0, 0.0, 0, 0.0, Call.SAME, 0.0, reason=reason)
+
+
+def untold(name: str, reason: str, seconds: float = 0.0) -> Estimate:
+    """A case that could not be measured."""
+    return Estimate(name, 0.0, -math.inf, math.inf, 0, seconds, Call.UNCLEAR, math.inf, reason=reason)
+
+
+def upper_rate(alarms: int, trials: int, confidence: float = 0.95) -> float:
+    """Clopper-Pearson upper bound of a rate: what `alarms` in `trials` still allow."""
+    if trials == 0 or alarms >= trials:
+        return 1.0
+    low, high = alarms / trials, 1.0
+    for _ in range(60):
+        rate = (low + high) / 2
+        tail = sum(math.comb(trials, k) * rate**k * (1 - rate) ** (trials - k) for k in range(alarms + 1))
+        low, high = (rate, high) if tail > 1 - confidence else (low, rate)
+    return high
