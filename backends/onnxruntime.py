@@ -169,9 +169,11 @@ def _from_ort(value: Any) -> np.ndarray:
     if word not in FOREIGN:
         return value.numpy()
     shape = tuple(value.shape())
-    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()) if 0 not in shape else b""
+    size = int(np.prod(shape, dtype=np.int64))
+    # Releases before 1.23 do not say how many bytes a value has.
+    width = -(-size * PACKED.get(word, 8 * np.dtype(FOREIGN[word]).itemsize) // 8)
+    raw = ctypes.string_at(value.data_ptr(), width) if size else b""
     if word in PACKED:
-        size = int(np.prod(shape, dtype=np.int64))
         packed = np.frombuffer(raw, np.uint8)
         return _unpacked(packed, PACKED[word], size, word.startswith("int")).view(FOREIGN[word]).reshape(shape)
     return np.frombuffer(raw, FOREIGN[word]).reshape(shape).copy()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from rich.console import Console
 
 from opgauge import backends
 from opgauge.reference_engine.errors import BaselineError, OpgaugeError
@@ -15,7 +17,7 @@ from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
 
 from . import store
 
-app = typer.Typer(no_args_is_help=True, help="Reports from runs that are over: diff, merge, show, annotate.")
+app = typer.Typer(no_args_is_help=True, help="Reports from runs that are over: diff, merge, show, site, annotate.")
 
 
 def register(root: typer.Typer) -> None:
@@ -84,6 +86,35 @@ def read(text: str) -> Stored:
         "verdict": "",
     }
     return Stored(path.parent.name, contents.records, {**told, **meta})
+
+
+def write_reports(
+    files: dict[str, str],
+    records: Sequence[Record],
+    findings: Sequence[Finding],
+    meta: dict[str, Any],
+    console: Console,
+    before: Path | None = None,
+) -> None:
+    """Every file that is named; `before` is the journal that the page compares with."""
+    from opgauge.reports import text
+
+    from . import extras, frames
+
+    tables = frames.tables(records)
+    text.print_summary(console, tables, records, findings, meta)
+    for module, name in files.items():
+        if not name:
+            continue
+        renderer = importlib.import_module(f"opgauge.reports.{module}")
+        arguments = (records, findings, meta) if module == "junit" else (tables, records, findings, meta)
+        more = (extras.collect(records, meta["backends"], before),) if module == "html" else ()
+        content = renderer.render(*arguments, *more)
+        if name == "-":
+            sys.stdout.write(content)
+        else:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(content, encoding="utf-8")
 
 
 def _only(records: Sequence[Record], backend: str, where: str) -> list[Record]:
@@ -164,18 +195,52 @@ def show(
     svg: File = "",
     badge: File = "",
     csv: Annotated[str, typer.Option(metavar="FILE", help="one line a record")] = "",
+    scoreboard: Annotated[str, typer.Option(metavar="FILE", help="JSON as ONNX's backend scoreboard reads it")] = "",
+    against: Annotated[
+        str, typer.Option(metavar="RUN", help="the HTML page compares with it; else with the run before")
+    ] = "",
 ) -> None:
     """A run's reports, made again from its journal."""
-    from . import cli, frames
+    from . import cli, extras, frames
 
     stored = read(run)
+    before = journal_of(against) if against else extras.preceding(journal_of(run)) if html else None
     names = {"html": html, "jsonfile": json_file, "junit": junit, "markdown": markdown, "ctrf": ctrf}
-    files = {**names, "matrix_svg": svg, "badge": badge}
+    files = {**names, "matrix_svg": svg, "badge": badge, "scoreboard": scoreboard}
     console = cli.terminal(stderr="-" in files.values())
-    cli.write_reports(files, stored.records, stored.findings, stored.meta, console)
+    write_reports(files, stored.records, stored.findings, stored.meta, console, before)
     if csv:
         frames.frame(stored.records).to_csv(csv, index=False)
     raise typer.Exit(stored.meta["exit_code"] if stored.records else NOTHING)
+
+
+@app.command()
+def site(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="where the pages are written")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="folders or journals of runs")],
+    title: Annotated[str, typer.Option(help="what the pages are headed with")] = "opgauge",
+    with_reports: Annotated[bool, typer.Option("--with-reports", help="a whole report of each run, too")] = False,
+) -> None:
+    """A small static site from stored runs: runtimes over their versions, what broke in which release, deviations.
+
+    Each backend of each run is a column; of one version in several runs the latest is shown. Exit 5 without a verdict.
+    """
+    from opgauge.reports import html
+
+    from . import extras, frames, publish
+
+    stored = [read(run) for run in dict.fromkeys(runs)]
+    found = [column for run in stored for column in publish.columns(run.name, run.records, run.meta)]
+    reports: dict[str, str] = {}
+    for run in stored if with_reports else ():
+        more = extras.collect(run.records, run.meta["backends"])
+        reports[run.name] = html.render(frames.tables(run.records), run.records, run.findings, run.meta, more)
+    made = publish.write(folder, found, title, reports)
+    size = sum(path.stat().st_size for path in made)
+    typer.echo(
+        f"{len(made)} files, {size:,} bytes, {len(found)} columns from {len(stored)} runs: {folder / 'index.html'}"
+    )
+    raise typer.Exit(0 if any(column.records for column in found) else NOTHING)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from opgauge.reference_engine.types import FINDINGS, Record, Status
 
 from .legend import MARKS, clean
-from .tables import repro_line
+from .tables import quoted, repro_line
 
 SHOWN = 3  # cases for each operator and kind of change
 KINDS = ("newly red", "newly green", "newly untrusted", "other change", "new values")
@@ -106,7 +106,9 @@ def _case(change: Change) -> list[str]:
         for r in (before, after)
         if r.status is not Status.PASS and r.message
     ]
-    return [*lines, f"    {repro_line(after)}"]
+    # The red side's line: a case that is green again shows nothing where it is green.
+    both = f" --backend {quoted(clean(after.backend, 200))}" if before.backend != after.backend else ""
+    return [*lines, f"    {repro_line(before)}{both}" if both else f"    {repro_line(after)}"]
 
 
 def document(difference: Difference) -> dict[str, object]:

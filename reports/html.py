@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
 import jinja2
-import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
 
+from .diff import KINDS, operators
+from .extras import NOTHING, Extras
+from .failures import case_anchor, failures
 from .legend import MARKS, MISBEHAVED, NO_RESULT, RED, STATUSES, acceptance, clean, element, number, share
-from .tables import (
-    Tables,
-    check_counts,
-    grid,
-    groups,
-    offending,
-    red,
-    repro_line,
-    rule_findings,
-    totals,
-    verdict,
-    wider,
-    worst,
-)
+from .plots import heat, trend
+from .shapes import maps
+from .strips import strips
+from .tables import Tables, check_counts, grid, groups, repro_line, rule_findings, totals, verdict
+
+__all__ = ["anchor", "cell", "heat", "render"]
 
 LIMIT_BYTES = 500_000
+DELTA = 20  # operators of the comparison with the run before
 FAILURES = 60  # shown in full; four times as many are listed by their line, the rest counted
-HEAT = (64, 6)  # columns, rows of the picture of outside elements
 
 SCRIPT = """
 "use strict";
@@ -68,36 +62,53 @@ SCRIPT = """
 """
 
 
-def render(tables: Tables, records: Sequence[Record], findings: Sequence[Finding], meta: Mapping[str, Any]) -> str:
+def render(
+    tables: Tables,
+    records: Sequence[Record],
+    findings: Sequence[Finding],
+    meta: Mapping[str, Any],
+    extras: Extras = NOTHING,
+) -> str:
     """The page. Raises: OpgaugeError when tables and records disagree.
 
     Shows fewer failures in full, then fewer dtype rows, rather than grow beyond `LIMIT_BYTES`.
     """
     check_counts(tables, records)
-    context = _context(tables, records, findings, meta)
-    page = ""
+    context = _context(tables, records, findings, meta, extras)
+    rows, page = _rows(tables), ""
     for full, dtypes in ((FAILURES, True), (FAILURES // 3, True), (FAILURES // 3, False), (5, False)):
-        page = _page(context | _failures(records, full) | {"rows": _rows(tables, dtypes)}, len(tables.backends))
+        page = _page(context | failures(records, full) | {"rows": rows, "drill": dtypes}, len(tables.backends))
         if len(page.encode()) <= LIMIT_BYTES:
             break
     return page
 
 
 def _page(context: Mapping[str, Any], backends: int) -> str:
-    folder = files(__package__).joinpath("templates")
-    env = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    env.filters |= {f.__name__: f for f in (clean, number, element, acceptance, anchor, name)}
     # The number of columns is a style, and style attributes are closed by the policy.
-    style = folder.joinpath("report.css").read_text("utf-8") + f":root{{--backends:{max(1, backends)}}}\n"
+    style = read("report.css") + f":root{{--backends:{max(1, backends)}}}\n"
     policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(SCRIPT)}'; img-src data:; "
+        f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(SCRIPT)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    template = env.from_string(folder.joinpath("report.html.j2").read_text("utf-8"))
-    return template.render(context, policy=Markup(policy), style=Markup(style), script=Markup(SCRIPT)) + "\n"
+    return (
+        template("report.html.j2").render(context, policy=Markup(policy), style=Markup(style), script=Markup(SCRIPT))
+        + "\n"
+    )
 
 
-def _hash(text: str) -> str:
+def read(file: str) -> str:
+    """A file of the folder of templates."""
+    return files(__package__).joinpath("templates", file).read_text("utf-8")
+
+
+@functools.cache
+def template(file: str) -> jinja2.Template:
+    env = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    env.filters |= {f.__name__: f for f in (clean, number, element, acceptance, anchor, name)}
+    return env.from_string(read(file))
+
+
+def digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -111,13 +122,8 @@ def name(op: object) -> Markup:
     return Markup("::<wbr>").join(clean(op, 80).split("::"))
 
 
-def case_anchor(record: Record) -> str:
-    text = f"{record.case}[{record.backend}]".encode("utf-8", "replace")
-    return "case=" + hashlib.sha256(text).hexdigest()[:12]
-
-
 def _context(
-    tables: Tables, records: Sequence[Record], findings: Sequence[Finding], meta: Mapping[str, Any]
+    tables: Tables, records: Sequence[Record], findings: Sequence[Finding], meta: Mapping[str, Any], extras: Extras
 ) -> dict[str, Any]:
     marks = {str(s): m for s, m in MARKS.items()}
     sums = totals(tables)
@@ -131,8 +137,13 @@ def _context(
         "red_count": sum(sums[str(s)] for s in RED),
         "marks": marks,
         "misbehaved": ", ".join(MISBEHAVED),
-        "names": [(str(b), str((known.get(b) or {}).get("version", ""))) for b in tables.backends.index],
-        "cards": _cards(tables, meta),
+        "names": [(str(b), _version(str(b), known.get(b) or {})) for b in tables.backends.index],
+        "cards": _cards(tables, meta, extras),
+        "delta": _delta(extras),
+        "shapes": maps(records),
+        "strips": strips(records),
+        "moves": extras.moves,
+        "trends": _trends(extras),
         "groups": groups(records, FINDINGS),
         "findings": rule_findings(findings, records),
         "support": groups(records, (Status.UNSUPPORTED, Status.UNAVAILABLE, Status.INVALID), apart=False),
@@ -146,6 +157,12 @@ def _context(
     }
 
 
+def _version(name: str, info: Mapping[str, Any]) -> str:
+    """A backend's version where its name does not say it."""
+    version = str(info.get("version", ""))
+    return "" if name.endswith(f"=={version}") else version
+
+
 def _run(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     first = ("command", "version", "started", "seconds", "seed", "budget")
     apart = {"backends", "machine", "verdict", "exit_code"}
@@ -153,13 +170,52 @@ def _run(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(k.replace("_", " "), clean(meta[k], 1000)) for k in keys]
 
 
-def _cards(tables: Tables, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _delta(extras: Extras) -> dict[str, Any] | None:
+    """What changed since the run before: numbers by kind, then operators with a case of each kind."""
+    found = extras.before
+    if found is None:
+        return None
+    rows = []
+    for op, counted in operators(found.changes):
+        shown = []
+        for kind in KINDS:
+            change = next((c for c in found.changes if c.kind == kind and c.after.op == op), None)
+            if change is not None:
+                shown.append((kind, counted[kind], change, repro_line(change.after, 600), case_anchor(change.after)))
+        rows.append({"op": op, "kinds": shown})
+    numbers = [(kind, len(found.of(kind))) for kind in KINDS]
+    return {"names": found.names, "common": found.common, "gone": found.gone, "new": found.new} | {
+        "numbers": [n for n in numbers if n[1] or n[0] in KINDS[:3]],
+        "rows": rows[:DELTA],
+        "more": max(0, len(rows) - DELTA),
+    }
+
+
+def _trends(extras: Extras) -> list[dict[str, Any]]:
+    out = []
+    for row in extras.trends:
+        if row.points:
+            where = [position for position, _, _ in row.changes]
+            label = f"{row.name}: {len(row.points)} measurements, last ratio {row.points[-1][0]:.3g}"
+            last = row.points[-1]
+            out.append(
+                {"name": row.name, "picture": trend(row.points, where, label), "changes": row.changes}
+                | {
+                    "last": f"{last[0]:.3g} ({last[1]:.3g} to {last[2]:.3g})",
+                    "from": row.labels[0],
+                    "to": row.labels[-1],
+                }
+            )
+    return out
+
+
+def _cards(tables: Tables, meta: Mapping[str, Any], extras: Extras) -> list[dict[str, Any]]:
     known = meta.get("backends") or {}
     cards = []
     for name in dict.fromkeys([*map(str, tables.backends.index), *map(str, known)]):
         info = dict(known.get(name) or {})
         row = tables.backends.loc[name] if name in tables.backends.index else None
-        said = []
+        said: list[tuple[str, int, int]] = []
         for backend, formula in tables.formulas.index:
             if backend == name and formula not in ("exact", "within"):
                 cases, ops = tables.formulas.loc[(backend, formula)]
@@ -170,8 +226,8 @@ def _cards(tables: Tables, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "version": str(info.pop("version", "")),
                 "policy": str(info.pop("policy", "")),
                 "info": [(clean(k, 40), clean(v, 300)) for k, v in info.items()],
-                "formulas": sorted(said, key=lambda f: -f[1]),
-                "row": row,
+                "formulas": sorted(said, key=lambda f: -int(f[1])),
+                "probes": [(clean(k, 60), clean(v, 300)) for k, v in extras.cards.get(name, ())],
                 "pairs": _pairs(row) if row is not None else [],
             }
         )
@@ -215,20 +271,29 @@ def _quality(tables: Tables) -> list[dict[str, Any]]:
 
 def cell(row: Mapping[str, int] | None, href: str = "") -> Markup:
     """One cell of the matrix: every status that occurs, glyph and count, red ones in words and linked."""
-    status = worst(row) if row is not None else None
-    if row is None or status is None:
-        return Markup('<td class="none">—')
+    return _cell(tuple((s, int(row[str(s)])) for s in STATUSES if row[str(s)]), href) if row else NO_CELL
+
+
+NO_CELL = Markup('<td class="none">—')
+
+
+@functools.lru_cache(maxsize=4096)
+def _cell(counted: tuple[tuple[Status, int], ...], href: str) -> Markup:
+    # Plain strings: the only stranger's text is the fragment, which `anchor` has quoted.
+    if not counted:
+        return NO_CELL
     parts = []
-    for s in STATUSES:
-        if count := int(row[str(s)]):
-            mark = MARKS[s]
-            word = f" {s}" if mark.tone == "bad" else ""
-            text = Markup("<i class={}>{} {:,}{}</i>").format(mark.tone, mark.glyph, count, word)
-            parts.append(Markup('<a href="#{}">{}</a>').format(href, text) if word and href else text)
-    return Markup("<td class={}>{}").format(MARKS[status].tone, Markup(" ").join(parts))
+    for status, count in counted:
+        mark = MARKS[status]
+        bad = mark.tone == "bad"
+        text = f"<i class={mark.tone}>{mark.glyph} {count:,}{f' {status}' if bad else ''}</i>"
+        parts.append(f'<a href="#{escape(href)}">{text}</a>' if bad and href else text)
+    if len(parts) > 1:
+        parts.append(f"<small>of {sum(count for _, count in counted):,}</small>")
+    return Markup(f"<td class={MARKS[counted[0][0]].tone}>{' '.join(parts)}")
 
 
-def _rows(tables: Tables, dtypes: bool) -> list[dict[str, Any]]:
+def _rows(tables: Tables) -> list[dict[str, Any]]:
     backends = [str(b) for b in tables.backends.index]
     below: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
     for (op, label, backend), row in zip(tables.dtypes.index, tables.dtypes.to_dict("records"), strict=True):
@@ -243,81 +308,7 @@ def _rows(tables: Tables, dtypes: bool) -> list[dict[str, Any]]:
                 "op": op,
                 "terms": clean(" ".join([op, *sorted(present), *labels]).lower(), 600),
                 "cells": [cell(cells.get(b), anchor("red", op, b)) for b in backends],
-                "labels": lines if dtypes else [],
+                "labels": lines,
             }
         )
     return out
-
-
-def _failures(records: Sequence[Record], full: int) -> dict[str, Any]:
-    """The first `full` red records in full, gathered by operator and backend, then lines, then a number."""
-    failing = red(records)
-    counted: Counter[tuple[str, str]] = Counter((r.op, r.backend) for r in failing)
-    listed: dict[tuple[str, str], dict[str, Any]] = {}
-    for i, record in enumerate(failing[: full * 5]):
-        key = (record.op, record.backend)
-        empty: dict[str, Any] = {"op": key[0], "backend": key[1], "cases": counted[key], "full": [], "lines": []}
-        block = listed.setdefault(key, empty)
-        if i < full:
-            block["full"].append(_block(record))
-        else:
-            block["lines"].append(repro_line(record, 600))
-    for block in listed.values():
-        block["more"] = block["cases"] - len(block["full"]) - len(block["lines"])
-    shown = sum(b["cases"] for b in listed.values())
-    return {"failures": list(listed.values()), "unlisted": len(failing) - shown}
-
-
-def _block(record: Record) -> dict[str, Any]:
-    rows = offending(record.detail)
-    return {
-        "id": case_anchor(record),
-        "record": record,
-        "mark": MARKS[record.status],
-        "status": str(record.status),
-        "elements": rows,
-        "tie": any(r["tie_distance"] is not None for r in rows),
-        "real": any(r["real"] is not None for r in rows),
-        "wider": wider(record.detail),
-        "repro": repro_line(record),
-        "heat": heat(record.detail.get("positions"), record.detail.get("shape")),
-    }
-
-
-def heat(positions: Any, shape: Any) -> dict[str, Any] | None:
-    """Where the outside elements lie: columns the last axis, rows the leading axes, darker for more of a bin.
-
-    None when the detail does not say. Scattered marks hint at rounding, stripes at tails or padding.
-    """
-    if positions is None or shape is None:
-        return None
-    dims = [int(d) for d in shape]
-    size = int(np.prod(dims, dtype=np.int64))
-    flat = np.asarray(positions, dtype=np.int64).ravel()
-    flat = flat[(flat >= 0) & (flat < size)]
-    if not flat.size or not size:
-        return None
-    wide = dims[-1] if dims else 1
-    tall = size // wide
-    columns, rows = min(wide, HEAT[0]), min(tall, HEAT[1])
-    bins = np.zeros((rows, columns))
-    np.add.at(bins, ((flat // wide) * rows // tall, (flat % wide) * columns // wide), 1)
-    room = np.outer(_sizes(tall, rows), _sizes(wide, columns))
-    part = bins / room
-    level = np.select([part == 0, part <= 0.02, part <= 0.2], [0, 1, 2], 3)
-    paths = {n: path for n in (1, 2, 3) if (path := _runs(level == n))}
-    return {"columns": columns, "rows": rows, "wide": wide, "tall": tall, "paths": paths}
-
-
-def _sizes(n: int, bins: int) -> np.ndarray:
-    """How many of n positions fall into each bin."""
-    return np.diff(-(-np.arange(bins + 1) * n // bins))
-
-
-def _runs(hit: np.ndarray) -> str:
-    """An SVG path of unit cells, horizontal neighbours merged."""
-    out = []
-    for y, line in enumerate(hit):
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], line, [False]]).astype(np.int8)))
-        out += [f"M{a} {y}h{b - a}v1h{a - b}z" for a, b in zip(edges[::2], edges[1::2], strict=True)]
-    return "".join(out)

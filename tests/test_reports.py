@@ -87,7 +87,7 @@ class Matrix(HTMLParser):
             self.inside = False
 
     def handle_data(self, data):
-        if self.inside and not self.sub and self.column >= 0 and data.strip():
+        if self.inside and not self.sub and self.column >= 0 and data.strip() and not data.startswith("of "):
             self.cells.append((self.op, self.column, data.strip()))
 
 

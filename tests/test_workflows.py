@@ -19,6 +19,7 @@ from opgauge import scaffold
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ALLOWED = {
+    ("comment.yml", "comment"): {"actions": "read", "pull-requests": "write"},
     ("pages.yml", "deploy"): {"pages": "write", "id-token": "write"},
     ("release.yml", "publish"): {"id-token": "write"},
 }
@@ -63,7 +64,9 @@ def rights(name: str, document: Mapping[str, Any]) -> list[str]:
         if "timeout-minutes" not in job:
             found.append(f"{name}: {word} has no timeout")
     triggers = document[True]  # YAML reads `on` as a truth value
-    return found + [f"{name}: {bad}" for bad in ("pull_request_target", "workflow_run") if bad in triggers]
+    # comment.yml alone may speak with rights of its own: it runs nothing of the pull request, another test holds.
+    wrong = ("pull_request_target", *(() if name == "comment.yml" else ("workflow_run",)))
+    return found + [f"{name}: {bad}" for bad in wrong if bad in triggers]
 
 
 def injected(document: Mapping[str, Any]) -> list[str]:
@@ -254,3 +257,51 @@ def test_the_gate_of_the_action_waves_through_findings_only(
 
     assert found == code, said
     assert outputs_of(tmp_path)["verdict"] == verdict
+
+
+GH = """\
+#!{python}
+import os, pathlib, sys
+words = sys.argv[1:]
+place = pathlib.Path(os.environ["RUNNER_TEMP"])
+if words[:2] == ["run", "download"]:
+    folder = pathlib.Path(words[words.index("--dir") + 1])
+    folder.mkdir(parents=True)
+    (folder / "difference.txt").write_text("newly red\\n```\\n@everyone\\n")
+elif "pulls" in words[1]:
+    print(os.environ["NUMBER"])
+elif "--method" in words:
+    (place / "posted").write_text(" ".join(words[1:4]) + "\\n" + (place / "body.md").read_text())
+else:
+    print(os.environ["OLD"])
+"""
+
+
+@pytest.mark.parametrize(("number", "old", "method"), [("7", "", "POST"), ("7", "31", "PATCH"), ("", "", "")])
+def test_the_comment_says_what_the_gate_said_once_and_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, old: str, method: str
+) -> None:
+    for name in ("work", "bin"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bin" / "gh").write_text(GH.format(python=sys.executable))
+    (tmp_path / "bin" / "gh").chmod(0o755)
+    monkeypatch.setenv("NUMBER", number)
+    monkeypatch.setenv("OLD", old)
+    given = {"GH_TOKEN": "t", "REPOSITORY": "o/r", "RUN": "1", "SHA": "a" * 40, "CONCLUSION": "failure"}
+    code, said = run_steps(loaded(ROOT / ".github" / "workflows" / "comment.yml"), tmp_path / "work", given)
+
+    assert code == 0, said
+    posted = tmp_path / "temp" / "posted"
+    assert posted.is_file() is bool(number)
+    if number:
+        head, *body = posted.read_text().splitlines()
+        assert head.split()[1] == method
+        assert "the gate found something" in "\n".join(body)
+        assert all(line.startswith("    ") for line in body[3:])  # no line of the artifact is markup
+
+
+def test_the_comment_runs_nothing_of_the_pull_request() -> None:
+    document = loaded(ROOT / ".github" / "workflows" / "comment.yml")
+
+    assert [step for step in steps(document) if "uses" in step] == []
+    assert document[True] == {"workflow_run": {"workflows": ["gate"], "types": ["completed"]}}
