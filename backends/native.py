@@ -15,6 +15,10 @@ from opgauge.reference_engine.errors import BackendUnavailableError, Unsupported
 from .result import Runner
 
 
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
 def load(target: str) -> Runner:
     """`PATH.so:SYMBOL` as an adapter. Raises: BackendUnavailableError."""
     path, _, symbol = target.rpartition(":")
@@ -35,7 +39,7 @@ def load(target: str) -> Runner:
 
     def into(model: bytes, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         ((_, x),) = inputs.items()
-        function(x.ctypes.data, outputs[0].ctypes.data, x.size)
+        function(_address(x), _address(outputs[0]), x.size)
 
     def run(model: bytes, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         outputs = [np.empty(shape, dtype) for dtype, shape in shapes(model, inputs)]

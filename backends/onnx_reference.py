@@ -1,4 +1,7 @@
-"""onnx.reference.ReferenceEvaluator as a backend, for information: it is Python that explains, not a judge."""
+"""onnx.reference.ReferenceEvaluator as a backend, for information: it is Python that explains, not a judge.
+
+Portable: the worker of a foreign environment runs this file on Python 3.8 with numpy and onnx.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from opgauge.reference_engine.errors import BackendUnavailableError, UnsupportedError
-from opgauge.reference_engine.types import Array
 
-from . import RunResult
+from .result import RunResult
 
 
-def load() -> Callable[[bytes, Mapping[str, Array]], RunResult]:
+def load() -> Callable[[bytes, Mapping[str, np.ndarray]], RunResult]:
     try:
         import onnx
         from onnx.reference import ReferenceEvaluator
@@ -20,7 +22,7 @@ def load() -> Callable[[bytes, Mapping[str, Array]], RunResult]:
     except ImportError as error:
         raise BackendUnavailableError(f"onnx-reference: {error}; pip install onnx") from error
 
-    def run(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
+    def run(model: bytes, inputs: Mapping[str, np.ndarray]) -> RunResult:
         try:
             outputs = ReferenceEvaluator(onnx.load_from_string(model)).run(None, dict(inputs))
         except (NotImplementedError, RuntimeTypeError) as error:

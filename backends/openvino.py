@@ -6,6 +6,7 @@ Portable: the worker of a foreign environment runs this file on Python 3.8 with 
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import time
 from typing import Any, Mapping
@@ -17,6 +18,8 @@ from opgauge.reference_engine.errors import BackendUnavailableError, Unsupported
 from .result import Runner, RunResult, foreign_word
 
 DEVICE = "CPU"
+# Types of outputs that arrive as bytes of another numpy type.
+FOREIGN_PORTS = frozenset("bf16 f8e4m3 f8e5m2 f8e8m0 f4e2m1 nf4 u1 u2 u3 u4 u6 i4".split())
 
 
 def _import() -> Any:
@@ -28,11 +31,15 @@ def _import() -> Any:
     return openvino if hasattr(openvino, "Core") else openvino.runtime
 
 
-def load(threads: str = "1", precision: str = "f32", reference: str = "no") -> Runner:
+def load(threads: str = "1", precision: str = "f32", reference: str = "no", isa: str = "") -> Runner:
     """`precision` is the hint for float computations, `reference=yes` turns the graph's optimisations off.
+
+    `isa` is the best instruction set that oneDNN may use, in its own words: AVX2, AVX512_CORE, AVX512_CORE_VNNI ...
 
     Raises: BackendUnavailableError.
     """
+    if isa:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = isa  # read when the library is loaded
     ov = _import()
     if not threads.isdecimal():
         raise BackendUnavailableError(f"openvino: threads {threads!r} is not a number (0 means one per core)")
@@ -53,6 +60,9 @@ def load(threads: str = "1", precision: str = "f32", reference: str = "no") -> R
             raise UnsupportedError(f"{foreign[0]} inputs do not pass through numpy to openvino")
         try:
             request, compiled, created_ns = compiled_of(model)
+            words = {port.get_element_type().get_type_name() for port in compiled.outputs} & FOREIGN_PORTS
+            if words:
+                raise UnsupportedError(f"{min(words)} outputs do not pass through openvino to numpy")
             known = {name for port in compiled.inputs for name in port.get_names()}
             found = request.infer({name: x for name, x in inputs.items() if name in known})
             outputs = tuple(np.array(found[port]) for port in compiled.outputs)

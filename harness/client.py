@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,10 @@ from opgauge.reference_engine.types import Array, Observation, Status
 from . import environment, isolation, spawn, wire
 from .nursery import FORKED_KINDS, Nursery, NurseryError
 from .spawn import Ended, Kernel, Late
-from .worker import clean
+from .worker import CHANGED, clean
+
+if TYPE_CHECKING:
+    from .formulas import Formula
 
 GRACE_S = 1.0  # what it printed may have held it up while nobody read
 LOAD_CRASHES = 2  # then the backend counts as unavailable
@@ -61,6 +64,7 @@ class Client:
         self.timeout_s = timeout_s
         self.restarts = 0
         self.late_deaths: list[tuple[str, str]] = []  # (case id, message)
+        self.pins: Mapping[tuple[str, str], tuple[Formula, ...]] = {}  # formulas that it is held to
         self._memory_limit = spec.definition.memory_limit if memory_limit is None else memory_limit
         self._guarded, self._variables = guarded, spawn.variables_of(heap_check)
         self._nursery: Nursery | None = None
@@ -201,6 +205,8 @@ class Client:
         seen = self._observe()
         if seen.status is Status.CRASH:
             seen = self._investigate(seen, list(self._history))
+        elif seen.status is Status.LEAK and seen.message.startswith(CHANGED) and len(self._history) > 1:
+            seen = self._late_change(seen)
         if self._keep_spare and not self._unavailable:
             with contextlib.suppress(BackendUnavailableError):
                 if self._kernel is None:
@@ -283,6 +289,15 @@ class Client:
             return alone
         if self._guarded == spawn.GUARD and alone.message.startswith(tuple(f"signal {s}" for s in _ADDRESS_FAULTS)):
             return self._without_guards(alone)
+        return alone
+
+    def _late_change(self, seen: Observation) -> Observation:
+        """Did this case change its process, or the one before, after its result was in?"""
+        alone = self._again([self._request])
+        if alone.status is Status.LEAK:
+            return alone
+        text = f"after its result was in, during {self._request.case}: {seen.message}"
+        self.late_deaths.append((self._history[-2].case, clean(text)))
         return alone
 
     def _without_guards(self, seen: Observation) -> Observation:

@@ -69,9 +69,13 @@ def project_file(start: Path) -> Path | None:
 def from_project(path: Path) -> dict[str, Setting]:
     """Raises: ConfigError naming the file, the key and what was expected."""
     try:
-        table = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("opgauge", {})
+        table: Any = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
+    for name in ("tool", "opgauge"):
+        table = table.get(name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {name} = {table!r:.80}: expected a table")
     found = {}
     for name, value in table.items():
         key = NAMES.get(name)

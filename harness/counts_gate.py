@@ -15,13 +15,15 @@ from typing import Any
 from opgauge.backends import resolve
 from opgauge.reference_engine import arena, passes
 from opgauge.reference_engine.errors import BaselineError
-from opgauge.reference_engine.executor import counts
+from opgauge.reference_engine.executor import Find, counts, finder
 from opgauge.reference_engine.lower import lower
-from opgauge.reference_engine.types import Finding, Status
+from opgauge.reference_engine.placement import is_transfer
+from opgauge.reference_engine.types import Finding, Graph, Node, Status
 from opgauge.suites.networks import NETWORKS, Network
 
 from .client import Client
 from .model_jobs import COUNTER
+from .store import strict_json
 
 FORMAT = 1
 # Kinds whose nodes are listed one by one, so that a finding can name the one that came.
@@ -33,6 +35,9 @@ LISTED = (
     "DataMove.concat",
     "DataMove.slice",
 )
+# What a plan for the GPU is held to, and the largest binding that it may use.
+ON_GPU = ("dispatch_count", "copy_count", "fallback_count", "transfer_count")
+BINDING = 128 << 20
 Entry = Mapping[str, Any]
 
 
@@ -53,6 +58,29 @@ def ours(network: Network, rules: Sequence[passes.Rule] = passes.RULES) -> dict[
     }
 
 
+def planned_on_gpu(
+    network: Network, rules: Sequence[passes.Rule] = passes.RULES, find: Find | None = None
+) -> dict[str, Any]:
+    """Counts of the program that the wgpu engine would run, planned without a device, its fallbacks by node."""
+    from opgauge.backends import cpu, wgpu
+    from opgauge.backends.wgpu import plan
+
+    model, feeds = network.build()
+    graph, _ = passes.optimise(lower(model, feeds), rules)
+    find = find or finder(wgpu.kernels())
+    program = plan.bind(graph, find, BINDING, finder(cpu.kernels()))
+    nodes = Counter(f"fallback {n.kind} from {n.source}" for n in graph.nodes if lacks(find, graph, n))
+    nodes.update(f"transfer from {n.source}" for n in (program.host.nodes if program.host else ()) if is_transfer(n))
+    kept = {name: program.counts[name] for name in ON_GPU}
+    return {"counts": kept, "nodes": dict(nodes)}
+
+
+def lacks(find: Find, graph: Graph, node: Node) -> bool:
+    """Has the device no kernel for the node."""
+    dtypes = tuple(graph.specs[name].dtype for name in (*node.inputs, node.output))
+    return node.kind != "DataMove.reshape" and find(node.primitive, node.fn, dtypes) is None
+
+
 def theirs(networks: Sequence[Network]) -> dict[str, dict[str, Any]]:
     """onnxruntime's counts by network, and under `version` its release; empty where it is not there."""
     found: dict[str, dict[str, Any]] = {}
@@ -71,7 +99,10 @@ def theirs(networks: Sequence[Network]) -> dict[str, dict[str, Any]]:
 
 def measure(networks: Sequence[Network] = NETWORKS, runtimes: bool = True) -> dict[str, dict[str, Any]]:
     """{backend: {network: entry}} as it is now."""
-    now: dict[str, dict[str, Any]] = {"cpu": {n.name: ours(n) for n in networks}}
+    now: dict[str, dict[str, Any]] = {
+        "cpu": {n.name: ours(n) for n in networks},
+        "wgpu": {n.name: planned_on_gpu(n) for n in networks},
+    }
     return now | theirs(networks) if runtimes else now
 
 
@@ -129,7 +160,7 @@ def read(path: Path | None = None) -> dict[str, Any]:
     """The baseline file, or the shipped one. Raises: BaselineError."""
     place = path or resources.files("opgauge.baselines") / "counts.json"
     try:
-        document = json.loads(place.read_text("utf-8"))
+        document = strict_json(place.read_text("utf-8"), str(place))
     except (OSError, ValueError) as error:
         raise BaselineError(f"{place}: cannot be read: {error}") from error
     if (
@@ -138,7 +169,17 @@ def read(path: Path | None = None) -> dict[str, Any]:
         or not isinstance(document.get("counts"), dict)
     ):
         raise BaselineError(f"{place}: not a counts baseline of format {FORMAT}")
+    for backend, models in document["counts"].items():
+        for model, entry in models.items() if isinstance(models, dict) else [("?", models)]:
+            if not _is_entry(entry):
+                raise BaselineError(f"{place}: {backend}: {model}: not an entry of counts: accept it anew")
     return document
+
+
+def _is_entry(entry: Any) -> bool:
+    tables = [entry.get(k, {}) for k in ("counts", "nodes", "rules")] if isinstance(entry, dict) else []
+    whole = all(isinstance(t, dict) and all(type(v) is int for v in t.values()) for t in tables)
+    return bool(tables) and whole and "counts" in entry
 
 
 def accept(path: Path, now: Mapping[str, Mapping[str, Entry]], reason: str) -> list[Finding]:

@@ -24,6 +24,7 @@ from opgauge.reference_engine.errors import BackendUnavailableError
 
 INSTALL_S = 900.0
 READY = "opgauge-ready.json"
+OLD_NUMPY = "compiled using NumPy 1.x"
 # `opgauge`, its rooms and nothing that their __init__.py would import: only portable files are ever loaded.
 _START = """
 import sys, types
@@ -36,6 +37,21 @@ for item in sys.argv.pop(1).split("|"):
 from opgauge.worker import main
 main()
 """
+# Another checkout's rooms, this harness's worker: what is judged may be older than what judges.
+_START_ABROAD = """
+import sys, types
+sys.path[:] = [p for p in sys.path if p]
+package = types.ModuleType("opgauge_here")
+package.__path__ = [sys.argv.pop(1)]
+sys.modules["opgauge_here"] = package
+from opgauge_here.worker import main
+main()
+"""
+
+
+def abroad(python: str) -> list[str]:
+    """The words that start our worker in an interpreter that has an opgauge of its own, whose backends it loads."""
+    return [python, "-c", _START_ABROAD, str(Path(__file__).resolve().parent)]
 
 
 def command(spec: BackendSpec) -> list[str]:
@@ -111,8 +127,9 @@ def _make(folder: Path, distribution: str, requirement: str) -> None:
     )
     _run([*install, requirement, "numpy", "ml_dtypes"], requirement)
     check = [str(python), "-c", f"import {distribution.replace('-', '_')}"]
-    if subprocess.run(check, capture_output=True, timeout=INSTALL_S, check=False).returncode:
-        # Old releases do not say that they need numpy 1.
+    seen = subprocess.run(check, capture_output=True, text=True, timeout=INSTALL_S, check=False, errors="replace")
+    if seen.returncode or OLD_NUMPY in seen.stderr:
+        # Old releases do not say that they need numpy 1; some are imported with a warning, then crash on arrays.
         _run([*install, requirement, "numpy<2", "ml_dtypes"], requirement)
         _run(check, requirement)
     listed = [str(python), "-c", _LIST]

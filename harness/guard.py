@@ -51,6 +51,10 @@ def same(address: int, expected: bytes) -> bool:
     return not _LIBC.memcmp(ctypes.c_void_p(address), expected, ctypes.c_size_t(len(expected)))
 
 
+def address_of(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])  # three times as fast as `array.ctypes.data`
+
+
 class Pages:
     """Writable pages between two that nobody may touch (writable ones where `loose`)."""
 
@@ -59,7 +63,7 @@ class Pages:
         self._memory = mmap.mmap(-1, (count + 2) * PAGE, **private)
         self._whole = np.frombuffer(self._memory, np.uint8)
         self.area = self._whole if loose else self._whole[PAGE:-PAGE]
-        self.address = self.area.ctypes.data
+        self.address = address_of(self.area)
         if _LIBC is not None and not loose:
             for address in (self.address - PAGE, self.address + count * PAGE):
                 if _LIBC.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(PAGE), _PROT_NONE):
@@ -118,7 +122,7 @@ def array_in(buffer: Buffer, dtype: np.dtype, shape: Sequence[int]) -> np.ndarra
 def aligned(nbytes: int) -> np.ndarray:
     """Kernels see every tensor at a multiple of 64 bytes: alignment alone may change a sum's last bit."""
     raw = np.empty(nbytes + ALIGNED, np.uint8)
-    start = -raw.ctypes.data % ALIGNED
+    start = -address_of(raw) % ALIGNED
     return raw[start : start + nbytes]
 
 

@@ -67,6 +67,30 @@ def shared_memory(name: str) -> int:
         return -1
 
 
+def cores() -> list[int]:
+    """The cores that this process may use, as the system numbers them."""
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except AttributeError:
+        return list(range(os.cpu_count() or 1))
+
+
+def pin(wanted: Sequence[int]) -> None:
+    """Stay on these cores, threads started later too; nothing where the system cannot."""
+    if wanted:
+        with contextlib.suppress(AttributeError, OSError):
+            os.sched_setaffinity(0, wanted)
+
+
+def peak_memory() -> int:
+    """The most resident bytes that this process ever had, 0 where the system does not say."""
+    with contextlib.suppress(ImportError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return 0
+
+
 def kill(process: Any) -> None:
     """End the process and all that it started, whatever signals it ignores."""
     with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,7 @@ def load_saved(path: Path, limit: int = SAVED_LIMIT) -> tuple[bytes, dict[str, A
         if model.stat().st_size > limit:
             raise ValueError(f"{model.name} has more than {limit} bytes")
         return model.read_bytes(), arrays, meta
-    except (OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise CaseError(f"{path}: {error}: save the case again") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,10 +36,38 @@ def work(tasks: Sequence[Task]) -> list[list[str]]:
 def settings_of(run: Mapping[str, Any], path: Path) -> Settings:
     """Raises: BaselineError where the journal does not say how it was made."""
     try:
-        fields = dict(run["settings"])
-        return Settings(**{**fields, "backends": tuple(fields["backends"])})
+        values = dict(run["settings"])
+        for field in fields(Settings):
+            if field.name not in values and field.default is not MISSING:
+                continue
+            value = values[field.name] = _tuples(values[field.name])
+            wanted: Any = tuple if field.default is MISSING else type(field.default)
+            if not isinstance(value, (float, int) if wanted is float else wanted):
+                raise TypeError(f"{field.name} = {value!r:.80}")
+        if not all(isinstance(text, str) for text in values["backends"]):
+            raise TypeError(f"backends = {values['backends']!r:.80}")
+        return Settings(**values)
     except (KeyError, TypeError, ValueError) as error:
         raise BaselineError(f"{path}: its run entry cannot be read ({error}): start a new run") from error
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists where settings have tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _list(value: Any, path: Path) -> list[Any]:
+    if not isinstance(value, list):
+        raise BaselineError(f"{path}: {value!r:.80} is no list of work: the journal is damaged, start a new run")
+    return value
+
+
+def _words(value: Any, path: Path) -> tuple[str, ...]:
+    """A task as `work` wrote it. Raises: BaselineError."""
+    words = _list(value, path)
+    if not words or not all(isinstance(word, str) for word in words):
+        raise BaselineError(f"{path}: {value!r:.80} is no task: the journal is damaged, start a new run")
+    return tuple(words)
 
 
 def load(path: Path) -> Resumed:
@@ -56,7 +85,7 @@ def load(path: Path) -> Resumed:
         elif kind == "record":
             records.append(store.record_from_dict(entry))
         elif kind == "done":
-            done.add(tuple(entry["task"]))
+            done.add(_words(entry.get("task"), path))
     settings = settings_of(run, path)
     judged: dict[str, set[str]] = defaultdict(set)
     for record in records:
@@ -66,7 +95,7 @@ def load(path: Path) -> Resumed:
     for case in sorted(finished):
         by_row[_row_of(case)].append(case)
     left = []
-    for kind, *names in run.get("work", []):
+    for kind, *names in (_words(words, path) for words in _list(run.get("work"), path)):
         if (kind, *names) not in done:
             skip = [case for name in names for case in by_row[name]] if kind == "row" else ()
             left.append(Task(kind, tuple(names), tuple(skip)))

@@ -37,7 +37,8 @@ class Task:
     """What a reference worker does in one piece.
 
     `kind` is `row` (names of suite rows), `node` (onnx's node tests, of the operators named or of all), `witness`
-    (the witnesses of all deviations) or `repro` (ids or files of cases). `skip` are cases that have their verdicts.
+    (the witnesses of deviations, of the operators named or of all) or `repro` (ids or files of cases). `skip` are
+    cases that have their verdicts.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class Settings:
     shrink: bool = True
     failures: str = ""
     heap_check: bool = False
+    pins: tuple[tuple[str, ...], ...] = ()  # see pinned.py
 
 
 class Emit:
@@ -103,6 +105,12 @@ def perform(task: Task, settings: Settings, clients: Sequence[Client], emit: Cal
         common = (settings.budget, settings.seed, clients, emit, failures, settings.shrink)
         for name in task.names:
             check.check_row(rows[name], *common, skip=frozenset(task.skip), started=started)
+    elif task.kind == "opsets":
+        from . import opsets
+
+        every = {row.name: row for row in suites.cases()}
+        for name in task.names:
+            opsets.sweep_row(every[name], settings.budget, settings.seed, clients, emit, frozenset(task.skip))
     elif task.kind == "repro":
         for text in task.names:
             repro.reproduce(text, clients, emit)
@@ -110,7 +118,7 @@ def perform(task: Task, settings: Settings, clients: Sequence[Client], emit: Cal
         # Not in pieces: collecting them takes ten seconds in every process.
         check.check_node_tests((), clients, lambda r: emit(r) if not task.names or r.op in task.names else None)
     else:
-        check.check_witnesses(clients, emit)
+        check.check_witnesses(clients, emit, task.names)
 
 
 def _late_deaths(clients: Sequence[Client], emit: Callable[[Record], None]) -> None:
@@ -124,6 +132,8 @@ def _late_deaths(clients: Sequence[Client], emit: Callable[[Record], None]) -> N
 
 def reference_worker(connection: Connection, settings: Settings, parent: int, how: str) -> None:
     """Serve tasks until told to stop."""
+    from . import pinned
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
     isolation.die_with_parent(parent)
     isolation.limit_memory(REFERENCE_MEMORY)
@@ -137,6 +147,8 @@ def reference_worker(connection: Connection, settings: Settings, parent: int, ho
             stack.enter_context(Client(resolve(text), settings.timeout_s, heap_check=settings.heap_check))
             for text in settings.backends
         ]
+        for client in clients if settings.pins else ():
+            client.pins = pinned.pins_of(client.spec.text, settings.pins)
         do, told = load_callable(how), False
         while task := json.loads(connection.recv_bytes()):
             error = ""
@@ -223,9 +235,8 @@ def run(
                     worker.end()
                     workers.remove(worker)
                     where = f" in {worker.case}" if worker.case else ""
+                    # Not `on_task`: what is left of the task is done when the run is resumed.
                     outcome.errors.append(f"{worker.task or 'idle'}: the reference worker ended: {ended}{where}")
-                    if worker.task:
-                        on_task(worker.task)
         for worker in workers:
             worker.give(None)
         for worker in workers:

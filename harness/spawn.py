@@ -20,6 +20,7 @@ from .worker import clean
 STDERR_KEPT = 4000
 OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory", "out of memory")
 TELLING = ("Fatal", "File ", "rror", *OUT_OF_MEMORY)  # words of lines that explain an end
+READ = 128 << 10  # more than a reply that is not in shared memory
 LOOK_S = 0.2  # how often a worker without a reply is asked whether it still lives
 SHARED_STEP = 1 << 20
 # glibc checks its heap at every malloc and free
@@ -51,9 +52,18 @@ class Kernel:
     """One process; nothing it says is believed before it was checked."""
 
     def __init__(
-        self, spec: BackendSpec, memory_limit: int, guarded: str, variables: Mapping[str, str], births: Nursery | None
+        self,
+        spec: BackendSpec,
+        memory_limit: int,
+        guarded: str,
+        variables: Mapping[str, str],
+        births: Nursery | None,
+        python: str = "",
     ) -> None:
-        """Forked where `births` gives it. Raises: BackendUnavailableError where its environment cannot be had."""
+        """Forked where `births` gives it; `python` is the interpreter of another checkout of opgauge.
+
+        Raises: BackendUnavailableError where its environment cannot be had.
+        """
         self._shared = [isolation.shared_memory("opgauge-in"), isolation.shared_memory("opgauge-out")]
         self.process: subprocess.Popen[bytes] | Forked
         self._maps: list[mmap.mmap | None] = [None, None]
@@ -73,7 +83,8 @@ class Kernel:
                 options: dict[str, Any] = isolation.start_options()
                 if not isolation.WINDOWS:
                     options["pass_fds"] = shared
-                command = [*environment.command(spec), json.dumps(settings)]
+                words = environment.abroad(python) if python else environment.command(spec)
+                command = [*words, json.dumps(settings)]
                 stdin, stdout, stderr = theirs
                 self.process = subprocess.Popen(
                     command, stdin=stdin, stdout=stdout, stderr=stderr, env=dict(variables), **options
@@ -116,7 +127,7 @@ class Kernel:
                 self._open.remove(self._err)
             self._stderr = (self._stderr + data)[-STDERR_KEPT:]
         if self._from in ready:
-            data = os.read(self._from, 1 << 20)
+            data = os.read(self._from, READ)
             if not data:
                 raise Ended("")
             self._buffer += data

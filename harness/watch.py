@@ -30,6 +30,9 @@ _fegetexcept = getattr(_LIBC, "fegetexcept", int)
 _fegetround = getattr(_LIBC, "fegetround", int)  # the x87 unit has a mode of its own
 _THREAD_SIGNALS = 0b11 << 31  # 32 and 33: glibc handles them once a thread was started
 _files: dict[str, int] = {}
+_states: list[tuple[Any, ...]] = []
+_loads: list[Load] = []
+_LOWEST = [1 << 30]
 
 
 class Load(NamedTuple):
@@ -52,12 +55,17 @@ def _proc(name: str) -> bytes:
 
 
 def prepare() -> None:
-    """Open what later reads need, so that they leave the descriptors as they are; again after a fork."""
+    """Open what later reads need, so that they leave the descriptors as they are; again after a fork.
+
+    What is read now is what every case finds: a process that a case left otherwise gets no other case.
+    """
     for fd in _files.values():  # /proc/self of the process that opened it
         os.close(fd)
     _files.clear()
     _proc("status")
     _proc("statm")
+    _states[:] = [state()]
+    _loads.clear()
 
 
 def state() -> tuple[Any, ...]:
@@ -78,6 +86,11 @@ def state() -> tuple[Any, ...]:
         _locale(),
         *(status.groups() if status else ()),
     )
+
+
+def state_before() -> tuple[Any, ...]:
+    """The state when the process was ready. Not read again: what a thread of an earlier case changed late, shows."""
+    return _states[0] if _states else state()
 
 
 def _timers() -> tuple[bool, ...]:
@@ -136,18 +149,26 @@ def load(fd: int) -> Load:
     return Load(threads, free, _children(), int(statm[1]) * 4096 if len(statm) > 1 else 0)
 
 
-_LOWEST = [1 << 30]
+def earlier(fd: int) -> Load:
+    """The load when the case before was over, or now."""
+    if not _loads:
+        remember(load(fd))
+    return _loads[-1]
 
 
-def start(fd: int) -> Load:
-    """`load` before a case; the lowest free descriptor of all cases so far is remembered.
+def forget() -> None:
+    """The harness itself opened something: what is open is read again before the next case."""
+    _loads.clear()
+
+
+def remember(found: Load) -> None:
+    """What a case left, which was nothing; the lowest free descriptor of all cases so far is kept.
 
     A background thread of a runtime may hold a descriptor for a moment: one that is free now and was free before
     is nobody's loss.
     """
-    found = load(fd)
     _LOWEST[0] = min(_LOWEST[0], found.fds)
-    return found
+    _loads[:] = [found]
 
 
 def _children() -> int:

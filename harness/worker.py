@@ -25,12 +25,13 @@ import numpy as np
 
 from opgauge.reference_engine.errors import OpgaugeError, UnsupportedError
 
-from . import adapters, guard, isolation, nursery, watch, wire
+from . import adapters, guard, isolation, nursery, timed, watch, wire
 from .adapters import load_callable as load_callable
 
 MESSAGE_LENGTH = 400
 PASS, FAIL, UNSUPPORTED, OOM = "pass", "fail", "unsupported", "oom"
 LEAK, FLAKY, UNWRITTEN, CLOBBERED, OVERRUN = "leak", "flaky", "unwritten", "clobbered", "overrun"
+CHANGED = "left the process changed"
 LEAK_LEAST = 512 << 10  # bytes that one call may keep before it is asked again
 LEAK_CALLS = 8
 SETTLE_S = 0.05
@@ -271,12 +272,12 @@ def _specs(run: Any, case: Case, first: Result | None) -> Sequence[Any]:
 def _calls(run: Any, case: Case, memory: guard.Memory | None, fd: int, times: dict[str, int]) -> Result:
     """Run `repeats` times (a strict kernel once more, left-flush) and hold everything against each other."""
     strict = bool(getattr(run, "strict", False)) and memory is not None
-    start = watch.start(fd)
-    after_first = start
+    start = after_first = watch.earlier(fd)
     first: Result | None = None
     places = Places(dict(zip(case.names, case.inputs)), [], [], [])
     pristine = [x.tobytes() for x in case.inputs] if memory is None else []
-    for i in range(case.repeats + strict):
+    calls = case.repeats + strict
+    for i in range(calls):
         poison = guard.POISONS[i % 2]
         if memory is not None:
             if strict and i == 1:
@@ -296,18 +297,21 @@ def _calls(run: Any, case: Case, memory: guard.Memory | None, fd: int, times: di
             raise _Stop(FLAKY, f"call {i + 1}: {stop.message}") from None
         times[f"call{i + 1}"] = result.times_ns.pop("run")
         if first is None:
-            first, after_first = result, watch.load(fd)
+            first, after_first = result, watch.load(fd) if calls > 1 else start
         elif i < case.repeats:
             _check_again(first, result, guard.POISONS)
     if not strict and first is not None:
         _check_state(run, case, first)
+    assert first is not None
     now = watch.load(fd)
+    if calls == 1:
+        after_first = now
     left = watch.grown(start if strict else after_first._replace(children=start.children), now)
-    if left and not strict and first is not None:
+    if left and not strict:
         left = _left_by_each_call(run, case, first, after_first._replace(children=start.children), fd)
     if left:
         raise _Stop(LEAK, f"left behind: {left}")
-    assert first is not None
+    watch.remember(now)
     if case.repeats > 1 and now.rss - after_first.rss > LEAK_LEAST + 2 * sum(map(len, first.bits)):
         _check_leak(run, case, places, fd)
     return first
@@ -315,7 +319,7 @@ def _calls(run: Any, case: Case, memory: guard.Memory | None, fd: int, times: di
 
 def _check_plain(case: Case, pristine: Sequence[bytes]) -> None:
     for name, x, before in zip(case.names, case.inputs, pristine):
-        if x.tobytes() != before:
+        if not guard.same(guard.address_of(x), before):
             count = differing(np.frombuffer(before, x.dtype).reshape(x.shape), x) or x.size
             raise _Stop(CLOBBERED, f"input {name!r} changed: {count} of {x.size} elements")
 
@@ -326,13 +330,13 @@ def serve(
     """One request to one reply."""
     model, *inputs = wire.tensors_of(dict(header), payload)
     case = Case(model.tobytes(), header["names"], inputs, header["repeats"], header["n_outputs"], header["rounds"])
-    before = watch.state()
+    before = watch.state_before()
     times: dict[str, int] = {}
     try:
         first = _calls(run, case, memory, fd, times)
         left = watch.changes(before, watch.state())
         if left:
-            raise _Stop(LEAK, f"left the process changed: {left}")
+            raise _Stop(LEAK, f"{CHANGED}: {left}")
     except _Stop as stop:
         # Its process may be damaged: the next case gets a new one.
         retire = stop.status not in (FAIL, UNSUPPORTED) or bool(watch.changes(before, watch.state()))
@@ -360,7 +364,8 @@ class Channel:
             return b""
         size = os.fstat(fd).st_size
         if size and (self._maps[which] is None or len(self._maps[which]) != size):
-            self._maps[which] = memoryview(mmap.mmap(fd, size))
+            self._maps[which] = memoryview(mmap.mmap(fd, size))  # which keeps a descriptor of its own
+            watch.forget()
         return self._maps[which] if size else b""
 
     def _fill(self, count: int) -> None:
@@ -458,11 +463,15 @@ def _answer(adapter: adapters.Adapter, channel: Channel, settings: Mapping[str, 
     watch.prepare()
     memory = None if settings["guard"] == "plain" else guard.Memory(loose=settings["guard"] == "loose")
     channel.send({"ready": True})
+    kept: dict[str, timed.Kept] = {}
     while True:
         header, payload = channel.receive(copied=memory is not None)
         if header.get("want") == "info":
             said = {**_about(), **adapter.info(), **settings["options"]}
             channel.send({"info": {str(k): str(v) for k, v in said.items()}})
+            continue
+        if header.get("want") == "time":
+            channel.send(timed.answer(adapter.run, kept, header, payload))
             continue
         reply, tensors = serve(adapter.run, header, payload, memory, channel.source)
         if os.getpid() != myself:  # a kernel forked and its child came back here

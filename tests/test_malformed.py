@@ -16,8 +16,8 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
-from opgauge import expectations, isolation, model, store
-from opgauge.reference_engine.errors import CaseError, ModelError, OpgaugeError
+from opgauge import isolation, model
+from opgauge.reference_engine.errors import CaseError, ModelError
 from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.lower import lower
 
@@ -226,89 +226,6 @@ def test_a_malformed_model_is_a_typed_verdict_in_time(name: str) -> None:
     assert time.monotonic() - start < LIMIT_S
     assert str(refused.value)
     assert len(str(refused.value)) < 2000
-
-
-# ---- the fuzzer of the front door: bounded and seeded; tests/soak/fuzz.py runs it for long
-
-
-def mutate(data: bytes, random_: random.Random) -> bytes:
-    """A few bytes replaced, removed, doubled or cut off."""
-    changed_ = bytearray(data)
-    for _ in range(random_.choice((1, 1, 2, 4, 16))):
-        at = random_.randrange(len(changed_) + 1) if changed_ else 0
-        kind = random_.randrange(5)
-        if kind == 0:
-            changed_[at : at + 1] = random_.randbytes(1)
-        elif kind == 1:
-            del changed_[at : at + random_.choice((1, 2, 8))]
-        elif kind == 2:
-            changed_[at:at] = changed_[at : at + random_.choice((1, 4, 16))]
-        elif kind == 3:
-            changed_[at : at + 4] = random_.choice((b"\xff\xff\xff\x7f", b"\x00" * 4, b"NaN,", b'"":{'))
-        else:
-            del changed_[len(changed_) - random_.randrange(8) :]
-    return bytes(changed_)
-
-
-RECORD_LINE = (
-    b'{"kind":"record","case":"Relu/int8/op14/s1","suite":"operators","op":"Relu","label":"int8","status":"pass"}'
-)
-DEVIATION = b"""[[deviation]]
-id = "a"
-operators = ["Relu"]
-runtime = "onnxruntime"
-versions = ">=1.17"
-predicate = "v >= 1"
-witness = "Relu/int8"
-reason = "r"
-link = "l"
-"""
-
-
-def open_model(data: bytes) -> None:
-    run(data)
-
-
-def open_record(data: bytes) -> None:
-    store.record_from_dict({k: v for k, v in store.strict_json(data, "fuzz").items() if k != "kind"})
-
-
-def open_journal_line(data: bytes) -> None:
-    store.parse_line(data, "fuzz")
-
-
-def open_expectations(data: bytes) -> None:
-    expectations.parse(data.decode("utf-8", "replace"), "fuzz")
-
-
-DOORS: dict[str, tuple[Callable[[bytes], None], bytes]] = {
-    "model": (open_model, GOOD),
-    "quantized model": (open_model, quantized(F(0.5))),
-    "record": (open_record, RECORD_LINE),
-    "journal line": (open_journal_line, store.line_of({"kind": "note", "x": 1})),
-    "expectations": (open_expectations, DEVIATION),
-}
-
-
-def knock(door: str, count: int, seed: int) -> list[tuple[bytes, str]]:
-    """What got past the door as anything but a value or a typed error."""
-    opened, good = DOORS[door]
-    wrong = []
-    random_ = random.Random(f"{door}{seed}")
-    for _ in range(count):
-        data = mutate(good, random_)
-        try:
-            opened(data)
-        except OpgaugeError:
-            continue
-        except Exception as error:
-            wrong.append((data, f"{type(error).__name__}: {error}"))
-    return wrong
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_mutants_are_values_or_typed_errors(door: str) -> None:
-    assert not knock(door, 300, 0)[:3]
 
 
 @pytest.mark.parametrize("kind", ["pickle", "bomb", "other names", "lying size", "not a zip"])

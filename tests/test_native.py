@@ -89,15 +89,22 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def client(library: str) -> Iterator[Client]:
-    with Client(resolve(f"native:{library}:kernel"), timeout_s=0.4, spare=True) as client:
+    with Client(resolve(f"native:{library}:kernel"), spare=True) as client:
         yield client
+
+
+HANGING = {KINDS[kind] for kind, status, _ in EXPECTED if status == "hang"}
 
 
 def ask(client: Client, kind: int, n: int = N) -> Observation:
     x = np.arange(n, dtype=np.float32)
     x[0] = kind
+    patience = client.timeout_s
+    client.timeout_s = 0.4 if kind in HANGING else patience  # no other verdict depends on how fast the machine is
     client.submit(f"kind{kind}", b"", {"x": x})
-    return client.receive()
+    seen = client.receive()
+    client.timeout_s = patience
+    return seen
 
 
 def honest(seen: Observation, n: int = N) -> bool:

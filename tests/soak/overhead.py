@@ -44,9 +44,16 @@ def main() -> None:
         for guarded in (spawn.PLAIN, spawn.GUARD):
             with Client(resolve(text), guarded=guarded) as client:
                 for name, n in SIZES:
+                    round_trip(client, n)
+                    before = processor_us(client)
                     times = sorted(round_trip(client, n) for _ in range(rounds))
+                    ours, theirs = ((b - a) / rounds for a, b in zip(before, processor_us(client), strict=True))
                     least, p10, p50, p90 = (times[rounds * q // 100] for q in (0, 10, 50, 90))
-                    print(f"{guarded:6} {name:>6}: min {least:.0f}, p10 {p10:.0f}, p50 {p50:.0f}, p90 {p90:.0f} us")
+                    print(
+                        f"{guarded:6} {name:>6}: min {least:.0f}, p10 {p10:.0f}, p50 {p50:.0f}, p90 {p90:.0f} us; ",
+                        end="",
+                    )
+                    print(f"processor {ours:.0f} us here, {theirs:.0f} us in the worker")
         with Client(resolve(text), timeout_s=0.5, spare=True) as client:
             x = np.arange(1024, dtype=np.float32)
             ask(client, x)
@@ -58,6 +65,13 @@ def main() -> None:
                 assert ask(client, x, SPINS).status is Status.HANG
                 hangs.append((time.perf_counter() - start - 0.5) * 1e3)
             print(f"hang overshoot: max {max(hangs):.1f} ms")
+
+
+def processor_us(client: Client) -> tuple[float, float]:
+    """Processor time of this process and of its worker so far, which other load on the machine does not change much."""
+    assert client._kernel is not None
+    spent = int(Path(f"/proc/{client._kernel.process.pid}/schedstat").read_text().split()[0])
+    return time.process_time_ns() / 1e3, spent / 1e3
 
 
 def round_trip(client: Client, n: int) -> float:
