@@ -31,7 +31,7 @@ from opgauge.reference_engine.types import (
 )
 from opgauge.suites import onnx_node
 
-from . import expectations, generate, instead, model, statistics
+from . import expectations, generate, instead, minimise, model, pinned, statistics
 from .client import Client
 from .oracles import judge
 from .worker import clean
@@ -99,6 +99,7 @@ def check(
             verdict = Verdict(Status.INVALID, refused)
         else:
             verdict = verdict_of(subject, graph, exacts[client.spec.policy], observation, client, rows)
+            verdict = pinned.judge(client.pins, subject.op, graph, subject.inputs, observation, verdict)
             if listen is not None and observation.status is Status.PASS and observation.outputs:
                 listen(client, graph, exacts[client.spec.policy], observation)
         made = record(subject, client.spec.text, observation, verdict, time.perf_counter() - started)
@@ -230,6 +231,10 @@ def check_row(
     return explored
 
 
+# A try costs these a process or many calls.
+SLOW = frozenset({Status.HANG, Status.OOM, Status.LEAK})
+
+
 def _with_smaller(
     found: Record,
     case: Case,
@@ -239,18 +244,24 @@ def _with_smaller(
     rows: Sequence[expectations.Deviation],
     shrink: bool,
 ) -> Record:
-    """The record with the id and the evidence of a smaller case that fails with the same status."""
-    if not shrink or found.status is not Status.FAIL:
+    """The record with the id and the evidence of a smaller case that fails for the same reason."""
+    if not shrink or found.status in SLOW:
         return found
 
-    def failing(candidate: Case) -> bool:
-        return check(subject_of(candidate, row.label), [client], rows)[0].status is found.status
+    def tried(candidate: Case) -> Record:
+        return check(subject_of(candidate, row.label), [client], rows)[0]
 
-    smaller = generate.shrink(row, seed, failing, SHRINK_S)
-    if smaller is None:
-        return found
-    again = check(subject_of(smaller, row.label), [client], rows)[0]
-    if again.status is not found.status:
+    def same(candidate: Case) -> bool:
+        return minimise.alike(found, tried(candidate))
+
+    smaller = minimise.minimise(case, same, SHRINK_S)
+    again = tried(smaller)
+    if again.elements > minimise.FEW or not minimise.alike(found, again):
+        # Another draw of the row may be simpler than what is left of this one.
+        other = generate.shrink(row, seed, same, SHRINK_S / 2)
+        if other is not None and minimise.alike(found, seen := tried(other)) and seen.elements < again.elements:
+            smaller, again = other, seen
+    if smaller == case or not minimise.alike(found, again):
         return found
     evidence = {
         "case": again.case,
@@ -279,7 +290,7 @@ def check_witnesses(clients: Sequence[Client], emit: Callable[[Record], None], o
                 continue
             case, label = parse_id(row.witness)
             found = check(subject_of(case, label, "witness"), [client], [row])[0]
-            if found.status is not Status.DEVIATION:
+            if found.status not in (Status.DEVIATION, Status.UNSUPPORTED, Status.UNAVAILABLE):
                 text = f"deviation {row.id} is stale: its witness reads {found.status} on {client.spec.text}"
                 found = replace(found, status=Status.FAIL, message=text, detail={**found.detail, "stale": row.id})
             emit(found)

@@ -25,7 +25,7 @@ from opgauge.reference_engine.case import parse_id
 from opgauge.reference_engine.errors import CaseError, OpgaugeError
 from opgauge.reference_engine.types import FINDINGS, CaseSpec, Finding, Record, Status
 
-from . import cli_gate, cli_model, cli_records, cli_report, config, store
+from . import cli_fingerprint, cli_report, config, store
 from . import run as supervisor
 
 SUITES = ("operators", "onnx-node")
@@ -154,36 +154,11 @@ def _machine() -> dict[str, str]:
     return {**doctor.versions(), **doctor.machine()}
 
 
-def write_reports(
-    files: dict[str, str],
-    records: Sequence[Record],
-    findings: Sequence[Finding],
-    meta: dict[str, Any],
-    console: Console,
-) -> None:
-    from opgauge.reports import text
-
-    from . import frames
-
-    tables = frames.tables(records)
-    text.print_summary(console, tables, records, findings, meta)
-    for module, name in files.items():
-        if not name:
-            continue
-        renderer = importlib.import_module(f"opgauge.reports.{module}")
-        arguments = (records, findings, meta) if module == "junit" else (tables, records, findings, meta)
-        content = renderer.render(*arguments)
-        if name == "-":
-            sys.stdout.write(content)
-        else:
-            Path(name).parent.mkdir(parents=True, exist_ok=True)
-            Path(name).write_text(content, encoding="utf-8")
-
-
 def _tasks(suite: Sequence[str], rows: Sequence[CaseSpec], ops: Sequence[str]) -> list[supervisor.Task]:
     tasks = [supervisor.Task("node", tuple(ops))] if "onnx-node" in suite else []
     if "operators" in suite and rows:
-        tasks += [*(supervisor.Task("row", (row.name,)) for row in rows), supervisor.Task("witness")]
+        names = sorted({row.op for row in rows}) if len(rows) < len(suites.cases()) else []
+        tasks += [*(supervisor.Task("row", (row.name,)) for row in rows), supervisor.Task("witness", tuple(names))]
     return tasks
 
 
@@ -210,6 +185,9 @@ def run(
     timeout: Annotated[float, typer.Option(min=0.1, help="seconds per case and backend")] = 20.0,
     no_shrink: Annotated[bool, typer.Option("--no-shrink", help="do not look for smaller failing cases")] = False,
     heap_check: Annotated[bool, typer.Option("--heap-check", help="glibc checks its heap in each worker")] = False,
+    policy: cli_fingerprint.Measure = "standard",
+    coverage: cli_fingerprint.Coverage = False,
+    opsets: cli_fingerprint.Opsets = "",
     shard: Annotated[str, typer.Option(metavar="I/N", help="only part I of N; put parts together with merge")] = "",
     show_config: Annotated[
         bool, typer.Option("--show-config", help="print each setting and its origin, then end")
@@ -217,7 +195,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="go on with the last run in --out as it was asked")] = False,
 ) -> None:
     """Check operators on backends; exit 1 on any finding, 3, 4, 5 when it could not, went wrong, nothing ran."""
-    from . import gate, generate
+    from . import extras, gate, generate
     from . import resume as parts
 
     if show_config:
@@ -226,7 +204,7 @@ def run(
     generate.require(suite, set(SUITES), "suite")
     specs = supervisor.specs([*backend, *require])
     rows = generate.select(suites.cases(), op, dtype, k)
-    tasks = _tasks(suite, rows, op)
+    tasks = cli_fingerprint.swept(_tasks(suite, rows, op), opsets)
     tasks = parts.shard(tasks, shard) if shard else tasks
     files = {"html": html, "jsonfile": json_file, "junit": junit, "markdown": markdown, "ctrf": ctrf}
     files |= {"matrix_svg": svg, "badge": badge}
@@ -238,12 +216,13 @@ def run(
         raise typer.Exit(Exit.NOTHING)
 
     started = time.time()
+    pins = cli_fingerprint.pins(policy, specs, rows, timeout, console)
     left = parts.load(store.latest(out)) if resume else None
     with store.reopen(left.path) if left else store.create(out) as journal:
         folder = journal.path.parent
         texts = tuple(spec.text for spec in specs)
         settings = supervisor.Settings(
-            texts, budget, seed, timeout, not no_shrink, str(folder / "failures"), heap_check
+            texts, budget, seed, timeout, not no_shrink, str(folder / "failures"), heap_check, pins
         )
         records: list[Record] = []
         if left:
@@ -277,10 +256,14 @@ def run(
         code = exit_code(records, findings, outcome, missing)
         line = verdict_line(code, records, len(findings), outcome.seconds)
         meta = _meta(settings, outcome, started, code, line)
+        shown = cli_fingerprint.covered(records, meta) if coverage else []
         journal.append(
             "end", {"exit_code": int(code), "errors": outcome.errors, "backends": outcome.backends, "meta": meta}
         )
-    write_reports(files, records, findings, meta, console)
+    before = extras.preceding(journal.path) if html else None
+    cli_report.write_reports(files, records, findings, meta, console, before)
+    for text in shown:
+        console.print(text, markup=False, soft_wrap=True)
     for text in [*outcome.errors, *missing]:
         console.print(f"[red]![/] {escape(text)}", soft_wrap=True)
     console.print(f"journal: {journal.path}", soft_wrap=True)
@@ -386,7 +369,7 @@ def _show(console: Console, record: Record) -> None:
     console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
-# ---- doctor, sensitivity
+# ---- doctor
 
 
 @app.command()
@@ -412,47 +395,23 @@ def doctor(as_json: AsJson = False) -> None:
     raise typer.Exit(Exit.OK)
 
 
-@app.command()
-def sensitivity(
-    faults: Annotated[Path, typer.Option(help="a Python module with FAULTS and BENIGN")],
-    cases: Annotated[int, typer.Option(min=1, help="cases per suite row")] = 100,
-    op: Ops = [],  # noqa: B006
-    fault: Annotated[list[str], typer.Option(help="id of a fault, repeatable")] = [],  # noqa: B006
-    seed: Seed = 0,
-    as_json: AsJson = False,
-) -> None:
-    """How many planted faults the suite sees; exit 1 when an honest variant is flagged."""
-    from . import sensitivity as gauge
-
-    console = terminal(stderr=as_json)
-
-    def show(found: gauge.Outcome) -> None:
-        seen = (
-            f"{found.status} after {found.caught_after} cases" if found.caught else f"not seen in {found.cases} cases"
-        )
-        console.print(f"{found.id} {found.op}: {seen}  {found.title}", markup=False, soft_wrap=True)
-
-    outcomes = list(gauge.measure(faults, suites.cases(), cases, seed, op, fault, show))
-    summary = gauge.summary(outcomes, gauge.catalogue(faults))
-    if as_json:
-        print_json(summary)
-    code = Exit.NOTHING if not outcomes else Exit.FINDING if summary["benign_flagged"] else Exit.OK
-    console.print(
-        f"{WORDS[code]} (exit {int(code)}): {summary['caught']} of {summary['applicable']} faults seen, "
-        f"{len(_list(summary, 'benign_flagged'))} of {len(_list(summary, 'benign'))} honest variants flagged",
-        style="bold",
-    )
-    raise typer.Exit(code)
-
-
-def _list(summary: dict[str, Any], key: str) -> list[str]:
-    return list(summary[key])
-
-
-cli_model.register(app)
-cli_records.register(app)
-cli_gate.register(app)
-cli_report.register(app)
+# Modules with commands, in the order of the help.
+GROUPS = (
+    "bisect",
+    "model",
+    "reduce",
+    "fingerprint",
+    "sensitivity",
+    "profile",
+    "records",
+    "support",
+    "fixtures",
+    "gate",
+    "bench",
+    "report",
+)
+for group in GROUPS:
+    importlib.import_module(f"{__package__}.cli_{group}").register(app)
 
 
 def _terminated(*_: object) -> NoReturn:

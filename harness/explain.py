@@ -62,6 +62,10 @@ def likely_cause(record: Record) -> Advice:
         return Advice("the element type of an output is wrong", "cast the result to the type that ONNX states")
     if "returned" in record.message:
         return Advice("the number of outputs is wrong", "return every output of the node, in ONNX's order")
+    if known := detail.get("formula"):
+        return Advice(
+            f"it computes {known[0]}, to the bit", "opgauge fingerprint BACKEND; compare with docs/numerics.md, N4"
+        )
     wider = str(detail.get("wider", ""))
     for word, cause in POLICIES:
         if word in wider:

@@ -50,14 +50,50 @@ class UniformProvider(providers.HypothesisProvider):
         return self._random.randint(min_value, max_value)
 
 
+DECK = 64  # choices of no more alternatives are dealt like cards
+
+
+class DealtProvider(UniformProvider):
+    """Each alternative of a choice once before any of them again: with the same shares, no class waits for luck.
+
+    A choice is known by its place among the choices of a case and the number of its alternatives. `decks` outlives
+    the cases of a row, so that what one round left is what the next one begins with.
+    """
+
+    decks: dict[tuple[int, int], list[int]]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._place = 0
+
+    def draw_integer(self, min_value: int | None = None, max_value: int | None = None, **constraints: Any) -> int:
+        if min_value is None or max_value is None or self._random is None or max_value - min_value >= DECK:
+            return super().draw_integer(min_value, max_value, **constraints)
+        self._place += 1
+        count = max_value - min_value + 1
+        deck = self.decks.setdefault((self._place, count), [])
+        if not deck:
+            deck.extend(range(count))
+            self._random.shuffle(deck)
+        return min_value + deck.pop()
+
+
+Decks = dict[tuple[int, int], list[int]]
+
+
+def dealing(decks: Decks | None) -> type[UniformProvider]:
+    """The provider that deals from these decks; without them every choice is drawn for itself."""
+    return UniformProvider if decks is None else type("Dealing", (DealtProvider,), {"decks": decks})
+
+
 def stable_seed(*parts: object) -> int:
     """The same number in every process: hash() of a string is not."""
     return int.from_bytes(hashlib.sha256("|".join(map(str, parts)).encode()).digest()[:8], "little")
 
 
-def draw_round(row: CaseSpec, seed: int, number: int) -> list[Case]:
-    """The cases of one round of a row."""
-    providers.AVAILABLE_PROVIDERS[UNIFORM] = UniformProvider
+def draw_round(row: CaseSpec, seed: int, number: int, decks: Decks | None = None) -> list[Case]:
+    """The cases of one round of a row, after the rounds that left the decks as they are."""
+    providers.AVAILABLE_PROVIDERS[UNIFORM] = dealing(decks)
     drawn: list[Case] = []
 
     @hypothesis.seed(stable_seed(row.name, seed, number))
@@ -78,13 +114,17 @@ def draw_round(row: CaseSpec, seed: int, number: int) -> list[Case]:
     return drawn
 
 
-def explore(row: CaseSpec, budget: int, seed: int, visit: Callable[[str, Case], None]) -> Explored:
-    """Visit up to `budget` distinct cases of a row, each with its id; the same ones for the same seed."""
+def explore(row: CaseSpec, budget: int, seed: int, visit: Callable[[str, Case], None], steer: bool = True) -> Explored:
+    """Visit up to `budget` distinct cases of a row, each with its id; the same ones for the same seed.
+
+    `steer` deals alternatives instead of drawing them, so that few cases meet more of what a row can give.
+    """
     seen: set[str] = set()
+    decks: Decks | None = {} if steer else None
     number = barren = 0
     while len(seen) < budget and barren < BARREN_ROUNDS:
         before = len(seen)
-        for case in draw_round(row, seed, number):
+        for case in draw_round(row, seed, number, decks):
             text = id_of(case, row.label)
             if text not in seen and len(seen) < budget:
                 seen.add(text)

@@ -248,12 +248,18 @@ def _constant(emit: Emitter, node: onnx.NodeProto, where: str, values: dict[str,
         tensor.name = tensor.name or node.output[0]
         value = _initializer(emit, tensor)
     elif attribute.name in CONSTANTS:
-        value = emit.constant(np.asarray(onnx.helper.get_attribute_value(attribute), CONSTANTS[attribute.name]))
+        value = emit.constant(np.asarray(_stated(attribute, where), CONSTANTS[attribute.name]))
     else:
         raise UnknownOperatorError(f"{where}: a Constant of {attribute.name!r} is not supported, only tensors are")
     if node.output[0] in values:
         raise ModelError(f"{where}: output {node.output[0]!r} already exists")
     values[node.output[0]] = value
+
+
+def _float_defaults(lower_fn: Any) -> dict[str, Any]:
+    """Defaults that are floats, as a model would hold them: ONNX's are 32 bits wide, 0.01 is not a hundredth."""
+    parameters = inspect.signature(lower_fn).parameters.values()
+    return {p.name: float(np.float32(p.default)) for p in parameters if isinstance(p.default, float)}
 
 
 @lru_cache(maxsize=1024)
@@ -267,14 +273,22 @@ def _signature(lower_fn: Any) -> tuple[frozenset[str], int, int | None]:
     return names, least, most
 
 
+def _stated(attribute: onnx.AttributeProto, where: str) -> Any:
+    """Raises: ModelError where the attribute refers to one of a function around it, or has no type."""
+    try:
+        return onnx.helper.get_attribute_value(attribute)
+    except ValueError as error:
+        raise ModelError(f"{where}: attribute {attribute.name[:60]!r} has no value: {str(error)[:80]!r}") from error
+
+
 def _attributes(node: onnx.NodeProto, operator: OperatorDef, where: str) -> dict[str, Any]:
     names, _, _ = _signature(operator.lower)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = _float_defaults(operator.lower)
     for attribute in node.attribute:
         if attribute.name not in names:
             known = ", ".join(sorted(names)) or "none"
             raise UnknownOperatorError(f"{where}: unknown attribute {attribute.name!r}; known: {known}")
-        value = onnx.helper.get_attribute_value(attribute)
+        value = _stated(attribute, where)
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
         elif isinstance(value, onnx.TensorProto):
@@ -282,7 +296,9 @@ def _attributes(node: onnx.NodeProto, operator: OperatorDef, where: str) -> dict
             value = _elements(value)
         elif isinstance(value, onnx.GraphProto):
             raise UnknownOperatorError(f"{where}: attribute {attribute.name!r} holds a graph, which is not supported")
-        found[attribute.name] = tuple(value) if isinstance(value, list) else value
+        if isinstance(value, list):
+            value = tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value)
+        found[attribute.name] = value
     return found
 
 
