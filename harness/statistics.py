@@ -129,8 +129,9 @@ def layer_sigma(case: Case, graph: Graph, feeds: Mapping[str, Array], value: Arr
     with np.errstate(all="ignore"):
         tails = (away**4).mean(axes, keepdims=True) / variance**2
     middle = (X**2).mean(axes, keepdims=True) / spread**2
-    squares = scale**2 * (middle + (tails / 4 + 3 * LAST**2) * (away / spread) ** 2) + LAST**2 * value**2
     length = math.prod(X.shape[a] for a in axes)
+    squared = length * tails / 4  # squares have one sign: partial sums grow like k, not like its root
+    squares = scale**2 * (middle + (squared + 3 * LAST**2) * (away / spread) ** 2) + LAST**2 * value**2
     return dt.UNIT["float32"] * np.sqrt(squares), length, length
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.lower import lower
 from opgauge.reference_engine.types import Array, Case, CaseSpec, Exact, Graph, Observation, Policy, Record, Status
 from opgauge.suites import cases
+from opgauge.suites.profiles import tensor
 
 F = np.float32
 U = 2.0**-24
@@ -201,6 +203,26 @@ def test_every_row_draws_enough_random_outputs_and_sees_a_multiplier(op):
     found = tallied(f"{op}/float32", lambda y: (y.astype(np.float64) * (1 + 2.0**-18)).astype(F))
     assert found.status is Status.FAIL
     assert abs(found.detail["t_slope"]) > statistics.T_LIMIT
+
+
+def one_by_one(case: Case, accumulator: type) -> Array:
+    """LayerNormalization with both sums in sequence, in an accumulator of that type."""
+    X, scale, *bias = (tensor(arg, case.seed, i) for i, arg in enumerate(case.args))
+    axis = int(dict(case.attrs).get("axis", -1)) % X.ndim
+    x = X.reshape(math.prod(X.shape[:axis]), -1)
+    mean = F(np.add.accumulate(x, axis=1, dtype=accumulator)[:, -1:]) / F(x.shape[1])
+    d = x - mean
+    variance = F(np.add.accumulate(d * d, axis=1, dtype=accumulator)[:, -1:]) / F(x.shape[1])
+    y = (d / np.sqrt(variance + F(dict(case.attrs).get("epsilon", 1e-5)))).reshape(X.shape) * scale
+    return y + bias[0] if bias else y
+
+
+@pytest.mark.parametrize(("accumulator", "status"), [(np.float32, Status.PASS), (np.float16, Status.FAIL)])
+def test_sums_of_squares_in_sequence_are_honest_in_float32_only(accumulator, status):
+    summed = statistics.Moments()
+    for case, graph, inputs, exact in evaluated("LayerNormalization/float32,axes"):
+        summed += statistics.tally(case, graph, inputs, exact, one_by_one(case, accumulator))
+    assert verdict(summed).status is status
 
 
 def test_other_types_and_operators_add_nothing():
