@@ -239,6 +239,7 @@ class Planted:
             text="planted", name="planted", policy=Policy(), definition=SimpleNamespace(informative=False)
         )
         self.info: dict[str, str] = {}
+        self.pins: dict[str, str] = {}
         self.change, self.answer = change, Observation(Status.PASS)
 
     def submit(self, case, data, inputs, **how):
