@@ -93,6 +93,9 @@ class Meter:
     def block(self, work: Workload, calls: int) -> dict[str, Any]:
         return self._ask({"do": "block", "key": work.name, "calls": calls})
 
+    def each(self, work: Workload, calls: int) -> dict[str, Any]:
+        return self._ask({"do": "each", "key": work.name, "calls": calls})
+
     def drop(self, work: Workload) -> None:
         self._ask({"do": "drop", "key": work.name})
 

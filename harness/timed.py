@@ -15,6 +15,7 @@ from . import guard, isolation, watch, wire
 
 LEAST_CALLS = 3  # of a warm-up: a runtime plans memory in the first two
 LOW = 0.1  # quantile of the calls of a block
+MOST_LOOPS = 200  # of SPIN iterations beside a call
 SPIN = 2000  # iterations of the loop that tells how fast this core runs now
 
 
@@ -81,8 +82,24 @@ def block(kept: Kept, calls: int) -> dict[str, Any]:
             "pace_ns": speed}  # fmt: skip
 
 
+def each(kept: Kept, calls: int) -> dict[str, Any]:
+    """ns of each of `calls` calls, and before it of a loop that takes about as long: the machine without the case."""
+    paces, times = [], []
+    counts: dict[str, int] = {}
+    loops = max(1, min(MOST_LOOPS, min(_once(kept) for _ in range(3)) // max(pace(), 1)))
+    for _ in range(calls):
+        paces.append(sum(pace() for _ in range(loops)))
+        inputs = dict(kept.inputs)
+        begin = time.perf_counter_ns()
+        returned = kept.run(kept.model, inputs)
+        times.append(time.perf_counter_ns() - begin)
+        counts = {str(k): int(v) for k, v in getattr(returned, "counts", {}).items()}
+        del returned
+    return {"times_ns": times, "paces_ns": paces, "rss_bytes": watch.load(0).rss, "counts": counts}
+
+
 def answer(run: Any, kept: dict[str, Kept], header: Mapping[str, Any], payload: Any) -> dict[str, Any]:
-    """One request of the stopwatch: `keep` a case, time a `block` of it, `drop` it."""
+    """One request of the stopwatch: `keep` a case, time a `block` of it or `each` call, `drop` it."""
     key = header["key"]
     try:
         if header["do"] == "keep":
@@ -93,6 +110,8 @@ def answer(run: Any, kept: dict[str, Kept], header: Mapping[str, Any], payload: 
         if header["do"] == "drop":
             kept.pop(key, None)
             return {}
+        if header["do"] == "each":
+            return each(kept[key], header["calls"])
         return block(kept[key], header["calls"])
     except MemoryError as error:
         return {"error": "oom", "message": str(error)}
