@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -27,6 +28,10 @@ def bench(
     profiles: Annotated[
         bool, typer.Option("--profiles", help="zero, sparse, subnormal, saturating, NaN, wide data on each backend")
     ] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="our kernels against onnxruntime, numpy, ONNX's reference; CASE: words")
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=9, help="interleaved rounds of --peers")] = 9,
     pairs: Annotated[int, typer.Option(min=2, help="fresh process pairs at most")] = 12,
     seconds: Annotated[float, typer.Option(min=0.02, help="measuring seconds of a pair")] = 0.5,
     stages: Annotated[bool, typer.Option(help="operators, movement, first run and memory too")] = True,
@@ -41,6 +46,8 @@ def bench(
     from .cli import WORDS, Exit, terminal
     from .latency import Plan
 
+    if peers:
+        _peers(case, rounds, as_json)
     works = _works(case, op, seed)
     plan = Plan(first=min(4, pairs), most=pairs, pair_s=seconds, skip_unchanged=False, seed=seed)
     console = terminal(stderr=True)
@@ -63,6 +70,30 @@ def bench(
         typer.echo(f"data-dependent: {row.backend} takes {row.estimate.change:+.0%} on {row.case} data")
     typer.echo(f"{WORDS[code]} (exit {int(code)}): {len(works)} cases, {len(rows)} rows, {len(flagged)} flagged")
     raise typer.Exit(code)
+
+
+def _peers(words: Sequence[str], rounds: int, as_json: bool) -> NoReturn:
+    """The table of --peers; exit 0 whatever the ratios are: goals depend on the CPU and its load."""
+    from . import peers as against
+    from .cli import WORDS, Exit, print_json, terminal
+
+    console = terminal(stderr=True)
+    rows: list[against.Against] = []
+    cases = against.select([word for text in words for word in text.split()])
+    for row in against.measure_all(cases, rounds, lambda text: console.print(text, style="dim", markup=False)):
+        rows.append(row)
+        if not as_json:
+            goal = f", asked for {row.goal:g}{'' if row.met else ': missed'}" if row.goal else ""
+            typer.echo(
+                f"{row.section} {row.label}: {row.peer} / ours {row.ratio:.2f} ({row.low:.2f} to {row.high:.2f}), "
+                f"{row.ours_ns / 1e3:.1f} us against {row.peer_ns / 1e3:.1f} us{goal}"
+            )
+    if as_json:
+        print_json({"rows": [{**dataclasses.asdict(row), "met": row.met} for row in rows], "exit_code": 0})
+    else:
+        goals = [row.met for row in rows if row.goal]
+        typer.echo(f"{WORDS[Exit.OK]} (exit 0): {len(rows)} cases, {sum(goals)} of {len(goals)} goals met")
+    raise typer.Exit(Exit.OK)
 
 
 def _works(case: Sequence[str], op: Sequence[str], seed: int) -> list[Any]:

@@ -23,6 +23,13 @@ def evaluate(
     Source: N1 to N8.
     """
     policy = policy or Policy()
+    return tuple(accept(x, policy) for x in reals(graph, feeds, policy, forced))
+
+
+def reals(
+    graph: Graph, feeds: Mapping[str, Array], policy: Policy, forced: Mapping[int, Array] | None = None
+) -> tuple[Real, ...]:
+    """The numbers that `evaluate` makes sets of, with their error models."""
     values: dict[str, Real] = {}
     results: dict[int, Real] = {}
     for name, array in graph.constants.items():
@@ -40,7 +47,7 @@ def evaluate(
         if forced and index in forced:
             results[index] = made
             values[node.output] = r.leaf(forced[index].reshape(made.shape), made.dtype, policy.ftz)
-    return tuple(accept(results.get(i, values[name]), policy) for i, name in enumerate(graph.outputs))
+    return tuple(results.get(i, values[name]) for i, name in enumerate(graph.outputs))
 
 
 def accept(x: Real, policy: Policy) -> Exact:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .errors import OpgaugeError
 from .executor import counts
-from .rules import linear, movement, pointwise
+from .rules import fusion, linear, movement, pointwise
 from .rules.rewrite import Match, prune, rewrite
 from .types import Graph
 
@@ -55,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     Rule("quantize-pairs", pointwise.quantize_pairs, "Q(DQ(q)) = q, tried on every value (N4)"),
     Rule("lookup-table", pointwise.lookup_table, "256 settled answers (N4, N5)"),
     Rule("affine-into-gemm", linear.affine_into_gemm, "Conv + BatchNormalization, Gemm + scale (N1)", bits=False),
+    Rule("requantize-into-gemm", fusion.requantize_into_gemm, "Gemm, Conv + bias + activation + Requantize (N2, N4)"),
 )
 DEAD_CODE = "dead-code"
 SOURCES = {DEAD_CODE: "what no output needs"} | {rule.id: rule.source for rule in RULES}

@@ -268,10 +268,12 @@ class Kernel:
 
     `call(*inputs, out, *attrs)`: inputs and out are C-contiguous arrays, attrs in the order of the
     primitive's `attrs`; it never allocates its result. `dtypes` are those of the inputs, then of the
-    output; `("*",)` serves every dtype.
+    output; `("*",)` serves every dtype. `bind(constants, specs)`, where there is one, gives a `call` for inputs of
+    which `constants`, by position, never change: what it makes of them (packed weights) is made once.
     """
 
     primitive: str
     fn: str
     dtypes: tuple[str, ...]
     call: Callable[..., None]
+    bind: Callable[[Mapping[int, Array], tuple[TensorSpec, ...]], Callable[..., None]] | None = None

@@ -12,7 +12,7 @@ from opgauge.reference_engine import passes
 from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.executor import counts, execute, finder, plan
 from opgauge.reference_engine.lower import lower
-from opgauge.reference_engine.rules import linear, movement, pointwise
+from opgauge.reference_engine.rules import fusion, linear, movement, pointwise
 from opgauge.reference_engine.rules.rewrite import constant_view, is_move, through
 from opgauge.rule_bisect import Seen, bisect, outside
 from opgauge.suites.templates import TEMPLATES
@@ -223,6 +223,16 @@ def _affine_wrong(graph, at, node, draft):
     return found
 
 
+def _fused_wrong(graph, at, node, draft):
+    """The bias is dropped."""
+    found = fusion.requantize_into_gemm(graph, at, node, draft)
+    for i, made in enumerate(draft.nodes):
+        if found is not None and made.kind in fusion.FUSED and node.primitive == "Requantize":
+            nothing = draft.constant(np.zeros((), np.int32))
+            draft.nodes[i] = replace(made, inputs=(*made.inputs[:4], nothing, *made.inputs[5:]))
+    return found
+
+
 WRONG = {
     "constant-folding": (_fold_wrong, "constant-folding/pattern"),
     "constant-functions": (_fold_functions_wrong, "constant-functions/pattern"),
@@ -240,6 +250,7 @@ WRONG = {
     "quantize-pairs": (_quantize_pairs_wrong, "quantize-pairs/other scale"),
     "lookup-table": (_table_wrong, "lookup-table/pattern"),
     "affine-into-gemm": (_affine_wrong, "affine-into-gemm/pattern"),
+    "requantize-into-gemm": (_fused_wrong, "requantize-into-gemm/conv"),
 }
 
 

@@ -5,49 +5,59 @@ numba is imported by `load`, `info`, `warm` and `kernels`, so that importing thi
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from opgauge.backends import RunResult
 from opgauge.reference_engine.arena import Layout, execute_in_arena, lay_out
 from opgauge.reference_engine.errors import BackendUnavailableError
-from opgauge.reference_engine.executor import Plan, execute, finder, plan, with_added
+from opgauge.reference_engine.executor import (
+    Branch,
+    Plan,
+    branches,
+    execute,
+    execute_parallel,
+    finder,
+    plan,
+    with_added,
+)
+from opgauge.reference_engine.plan_cache import PlanCache
 from opgauge.reference_engine.types import Array, Kernel
 
 SOURCES = tuple(sorted(Path(__file__).parent.glob("*.py")))
 MAX_PLANS = 16
+MOST_THREADS = 64
 ARENAS = ("", "reuse", "check")
 
 
 def kernels() -> tuple[Kernel, ...]:
     """Every kernel row of this device, its compiled code kept on disk.
 
-    Raises: BackendUnavailableError where numba cannot be imported.
+    Raises: BackendUnavailableError where numba cannot be imported, or OPGAUGE_ISA asks for what there is not.
     """
     try:
-        from . import linear, movement, pointwise, reduce
+        from . import isa
+
+        isa.force(isa.forced())  # a compiled function asks for its CPU when it is defined
+        from . import integer, linear, movement, panels, pointwise, reduce
         from .compile import cache_folder, keep
     except ImportError as error:
         raise BackendUnavailableError(f"cpu: numba cannot be imported ({error}); pip install numba") from error
     families = (linear, pointwise, reduce, movement)
-    keep(families, cache_folder(SOURCES))
+    keep((*families, integer, panels), cache_folder(SOURCES))
     return tuple(row for family in families for row in family.KERNELS)
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan and what it is good for: one model, one set of input specs, one content of its bound inputs."""
+    """A plan, where its tensors lie, and which of its steps may run side by side."""
 
-    key: tuple[object, ...]
-    content: Mapping[str, bytes]
     plan: Plan
     layout: Layout
-
-    def serves(self, key: tuple[object, ...], inputs: Mapping[str, Array]) -> bool:
-        return self.key == key and all(inputs[name].tobytes() == data for name, data in self.content.items())
+    branches: tuple[Branch, ...]
 
 
 def load(
@@ -56,13 +66,17 @@ def load(
     """The engine as a function of model bytes and run-time inputs.
 
     `disable` and `only` are ids of graph rules joined by `+`; `disable=all` runs the graph as it was lowered.
+    `threads=N` runs independent branches of the graph side by side, on N threads; one by default.
     `arena=reuse` keeps intermediate tensors in one block, `arena=check` also poisons what is not live.
     Raises: BackendUnavailableError for an option that asks for what this engine does not have.
     """
-    if threads not in ("", "1"):
-        raise BackendUnavailableError(f"cpu: threads={threads}: this engine runs on one thread; use threads=1")
+    number = int(threads) if threads.isdecimal() else 0 if threads else 1
+    if not 1 <= number <= MOST_THREADS:
+        raise BackendUnavailableError(f"cpu: threads={threads}: write a number from 1 to {MOST_THREADS}")
     if arena not in ARENAS:
         raise BackendUnavailableError(f"cpu: arena={arena}: write {' or '.join(ARENAS[1:])}")
+    if arena and number > 1:
+        raise BackendUnavailableError("cpu: an arena is planned for one order of the nodes: use threads=1")
     from opgauge.reference_engine import passes
     from opgauge.reference_engine.lower import lower  # onnx is slow to import
 
@@ -72,24 +86,19 @@ def load(
         raise BackendUnavailableError(f"cpu: {error}") from error
 
     find = finder(with_added(kernels(), "cpu"))
-    plans: list[Planned] = []  # the last used at the end
-    evicted = [0]
+    plans: PlanCache[Planned] = PlanCache(MAX_PLANS)
+    pool = ThreadPoolExecutor(number, "opgauge-branch") if number > 1 else None
 
     def planned(model: bytes, inputs: Mapping[str, Array]) -> tuple[Planned, bool]:
-        specs = tuple((name, x.dtype.str, x.dtype.name, x.shape) for name, x in sorted(inputs.items()))
-        key = (hashlib.sha256(model).digest(), specs)
-        for at, kept in enumerate(plans):
-            if kept.serves(key, inputs):
-                plans.append(plans.pop(at))
-                return kept, True
+        kept = plans.find(model, inputs)
+        if kept is not None:
+            return kept, True
         graph = lower(model, inputs)
         if rules:
             graph, _ = passes.optimise(graph, rules)
-        content = {name: inputs[name].tobytes() for name in graph.bound}
-        fresh = Planned(key, content, plan(graph, find, "cpu"), lay_out(graph))
-        plans.append(fresh)
-        evicted[0] += max(len(plans) - MAX_PLANS, 0)
-        del plans[:-MAX_PLANS]
+        bound = plan(graph, find, "cpu")
+        fresh = Planned(bound, lay_out(graph), branches(bound))
+        plans.keep(model, inputs, graph.bound, fresh)
         return fresh, False
 
     def run(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
@@ -98,11 +107,12 @@ def load(
         ready = time.perf_counter_ns()
         if arena:
             outputs = execute_in_arena(kept.plan, kept.layout, inputs, check=arena == "check")
+        elif pool is not None and len(kept.branches) > 1:
+            outputs = execute_parallel(kept.plan, kept.branches, inputs, pool)
         else:
             outputs = execute(kept.plan, inputs)
         done = time.perf_counter_ns()
-        plan_counts = {"plan_hit_count": int(hit), "plan_eviction_count": evicted[0]}
-        counts = {**kept.plan.counts, "peak_bytes": kept.layout.peak, **plan_counts}
+        counts = {**kept.plan.counts, "peak_bytes": kept.layout.peak, **plans.counts(hit)}
         return RunResult(outputs, counts, {"plan": ready - start, "run": done - ready})
 
     return run
@@ -122,8 +132,15 @@ def warm() -> None:
     for word in ("float32", "float64"):
         call("Gemm", "", [np.ones((1, 1), word), np.ones((1, 1), word)], np.empty((1, 1), word))
         call("Reduce", "sum", [np.ones((1, 1), word)], np.empty(1, word))
-    byte, none = np.ones((1, 1), np.uint8), np.zeros((), np.uint8)
-    call("Gemm", "", [byte, byte, none, none], np.empty((1, 1), np.int32))
+    bias, factor = np.zeros((), np.int32), np.ones((), np.float32)
+    for word in ("uint8", "int8"):
+        byte, none = np.ones((1, 1), word), np.zeros((), word)
+        call("Gemm", "", [byte, byte, none, none], np.empty((1, 1), np.int32))
+        finish = [byte, byte, none, none, bias, factor, none]
+        call("Gemm", "requantize", finish, np.empty((1, 1), word), word, 0, 100, False)
+    image = [byte.reshape(1, 1, 1, 1), byte.reshape(1, 1, 1, 1), none, none, bias, factor, none]
+    window = ((1, 1), (1, 1), (1, 1), (1, 0, 0, 0), (2, 1))
+    call("Gemm", "im2col_requantize", image, np.empty((1, 1, 1, 2), word), word, 0, 100, False, *window)
     call("Elementwise", "erf", [np.ones(1, np.float32)], np.empty(1, np.float32))
     one = np.ones(1, np.float32)
     for word in ("int8", "uint8", "int16", "uint16"):
@@ -146,6 +163,9 @@ def info() -> dict[str, str]:
 
     from opgauge.reference_engine import passes
 
+    from . import isa
+
+    isa.force(isa.forced())
     from .compile import cache_folder, fuses, host_codegen, target_features
     from .reduce import SUM_ORDER
 
@@ -159,6 +179,7 @@ def info() -> dict[str, str]:
         "numpy": numpy.__version__,
         "cpu": codegen.magic_tuple()[1],
         "features": " ".join(sorted(f for f in features if f.startswith(("avx", "fma", "sse4", "neon", "sve")))),
+        "isa": isa.describe(codegen),
         "threads": "1",
         "rules": passes.version(),
         "float_gemm_order": order,

@@ -1,58 +1,53 @@
-"""Gemm on the CPU: one tile for floats and for pairs of int16."""
+"""Gemm on the CPU: register tiles over packed panels; a constant operand is packed when the graph is bound."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from opgauge.reference_engine.types import Array, Kernel
+from opgauge.reference_engine.types import Array, Kernel, TensorSpec
 
 from .compile import host_codegen, jit, plain
-from .tile import ROWS, lanes, tile
+from .integer import bind_integer, bind_requantize, bind_window, gemm_integer, gemm_requantize, gemm_window
+from .panels import aligned, batch_index, batch_size
+from .tile import float_tile, lanes, tile_rows
 
 
 @jit
-def gemm_tiles(a, panels, out, scratch, a_batch, b_batch):
+def float_product(a, a_batch, M, K, step, panels, b_batch, out, N, L):
     """out[i] = a[a_batch[i]] @ b[b_batch[i]], b in panels of L columns
 
-    Shapes: a [*,M,K], panels [*,P,K,L], out [*,M,N], scratch [ROWS,L].
-    Dtypes: as `tile`.
+    Shapes: flat a [*,M,K], panels [*,P,K,L], out [*,M,N]. Dtypes: as float_tile.
     """
-    _, M, N = out.shape
-    L = panels.shape[3]
-    for i in range(out.shape[0]):
-        for p in range(panels.shape[1]):
-            n = p * L
-            width = min(L, N - n)
-            for m in range(0, M, ROWS):
-                tile(a, a_batch[i], m, panels, b_batch[i], p, scratch)  # type: ignore[call-arg]
-                for r in range(min(ROWS, M - m)):
-                    for l in range(width):
-                        out[i, m + r, n + l] = scratch[r, l]
+    P = (N + L - 1) // L
+    spare = np.empty(step * L, out.dtype)
+    for i in range(len(a_batch)):
+        for q in range(P):
+            n, at = q * L, (b_batch[i] * P + q) * K * L
+            for m in range(0, M, step):
+                row = (a_batch[i] * M + m) * K
+                if n + L <= N:
+                    float_tile(a, row, K, M - 1 - m, panels, at, K, out, (i * M + m) * N + n, N)  # type: ignore[call-arg]
+                    continue
+                float_tile(a, row, K, M - 1 - m, panels, at, K, spare, 0, L)  # type: ignore[call-arg]
+                for r in range(min(step, M - m)):
+                    for l in range(N - n):
+                        out[(i * M + m + r) * N + n + l] = spare[r * L + l]
 
 
-def copy_to_panels(b: Array, panels: Array) -> None:
-    """panels[b,p,k,l] = b[b,k,p*L+l]; lanes past N stay as they are."""
-    L = panels.shape[3]
-    full, rest = divmod(b.shape[2], L)
-    by_row = panels.swapaxes(1, 2)
-    by_row[:, :, :full] = b[:, :, : full * L].reshape(*b.shape[:2], full, L)
+def float_panels(b: Array) -> Array:
+    """b [*,K,N] as flat panels [*,P,K,L], zeros past N."""
+    L, (K, N) = lanes(host_codegen()), b.shape[-2:]
+    count, P = batch_size(b), -(-N // L)
+    flat = aligned(count * P * K * L, b.dtype.type)
+    panels, stack = flat.reshape(count, P, K, L), b.reshape(count, K, N)
+    full, rest = divmod(N, L)
+    panels.swapaxes(1, 2)[:, :, :full] = stack[:, :, : full * L].reshape(count, K, full, L)
     if rest:
-        by_row[:, :, full, :rest] = b[:, :, full * L :]
-
-
-def batch_index(batch: tuple[int, ...], full: tuple[int, ...]) -> Array:
-    """Which matrix of a stack shaped `batch` each matrix of the broadcast stack `full` reads."""
-    own = np.arange(math.prod(batch)).reshape(batch)
-    return own.ravel() if batch == full else np.broadcast_to(own, full).ravel()
-
-
-def run_tiles(a: Array, panels: Array, out: Array, a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> None:
-    batch = out.shape[:-2]
-    scratch = np.empty((ROWS, panels.shape[3]), out.dtype)
-    stack = out.reshape(batch_size(out), *out.shape[-2:])
-    gemm_tiles(a, panels, stack, scratch, batch_index(a_shape[:-2], batch), batch_index(b_shape[:-2], batch))
+        panels[:, full, :, :rest] = stack[:, :, full * L :]
+        panels[:, full, :, rest:] = 0
+    return flat
 
 
 def gemm_float(a: Array, b: Array, out: Array) -> None:
@@ -61,13 +56,28 @@ def gemm_float(a: Array, b: Array, out: Array) -> None:
     Shapes: a [*,M,K], b [*,K,N] -> out [*,M,N], batch dimensions broadcast.
     Dtypes: float32, float64; every step fused where the CPU fuses, so the bits do not depend on the shape.
     """
-    (M, K), N = a.shape[-2:], b.shape[-1]
-    stack_a = plain(a).reshape(batch_size(a), M, K)
-    stack_b = b.reshape(batch_size(b), K, N)
-    L = lanes(host_codegen())
-    panels = np.zeros((batch_size(b), -(-N // L), K, L), b.dtype)
-    copy_to_panels(stack_b, panels)
-    run_tiles(stack_a, panels, out, a.shape, b.shape)
+    float_tiles(a, float_panels(b), b.shape, out)
+
+
+def float_tiles(a: Array, panels: Array, b_shape: tuple[int, ...], out: Array) -> None:
+    codegen, batch = host_codegen(), out.shape[:-2]
+    M, K = a.shape[-2:]
+    float_product(
+        plain(a).reshape(-1), batch_index(a.shape[:-2], batch), M, K, tile_rows(codegen, out.itemsize), panels,
+        batch_index(b_shape[:-2], batch), out.reshape(-1), b_shape[-1], lanes(codegen),
+    )  # fmt: skip
+
+
+def bind_float(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) -> Callable[..., None]:
+    """gemm_float where B never changes."""
+    if 1 not in constants:
+        return gemm_float
+    panels, shape = float_panels(constants[1]), constants[1].shape
+
+    def call(a: Array, b: Array, out: Array) -> None:
+        float_tiles(a, panels, shape, out)
+
+    return call
 
 
 def gemm_half(a: Array, b: Array, out: Array) -> None:
@@ -78,35 +88,21 @@ def gemm_half(a: Array, b: Array, out: Array) -> None:
         out[...] = wide
 
 
-def gemm_integer(a: Array, b: Array, a_zero_point: Array, b_zero_point: Array, out: Array) -> None:
-    """out[m,n] = sum_k (a[m,k] - a_zero_point[m]) * (b[k,n] - b_zero_point[n]) modulo 2^32
-
-    Shapes: a [*,M,K], b [*,K,N], zero points [] or [*,M,1] and [*,1,N] -> out [*,M,N].
-    Dtypes: int8 or uint8 each; out int32.
-    """
-    (M, K), N = a.shape[-2:], b.shape[-1]
-    pairs = -(-K // 2)
-    # -255..255 needs int16; an odd K is filled up with a zero.
-    wide_a = np.zeros((*a.shape[:-1], 2 * pairs), np.int16)
-    np.subtract(a, a_zero_point, out=wide_a[..., :K], dtype=np.int16)
-    wide_b = np.subtract(b, b_zero_point, dtype=np.int16).reshape(batch_size(b), K, N)
-    L = lanes(host_codegen())
-    panels = np.zeros((batch_size(b), -(-N // L), pairs, L, 2), np.int16)
-    copy_to_panels(wide_b[:, 0::2], panels[..., 0])
-    copy_to_panels(wide_b[:, 1::2], panels[:, :, : K // 2, :, 1])
-    pairs_a = wide_a.reshape(batch_size(a), M, 2 * pairs).view(np.int32)
-    run_tiles(pairs_a, panels.view(np.int32)[..., 0], out, a.shape, b.shape)
-
-
-def batch_size(x: Array) -> int:
-    return math.prod(x.shape[:-2])
-
-
 BYTES = ("int8", "uint8")
 KERNELS = (
-    Kernel("Gemm", "", ("float32", "float32", "float32"), gemm_float),
-    Kernel("Gemm", "", ("float64", "float64", "float64"), gemm_float),
+    Kernel("Gemm", "", ("float32", "float32", "float32"), gemm_float, bind_float),
+    Kernel("Gemm", "", ("float64", "float64", "float64"), gemm_float, bind_float),
     Kernel("Gemm", "", ("float16", "float16", "float16"), gemm_half),
     Kernel("Gemm", "", ("bfloat16", "bfloat16", "bfloat16"), gemm_half),
-    *(Kernel("Gemm", "", (a, b, a, b, "int32"), gemm_integer) for a in BYTES for b in BYTES),
+    *(Kernel("Gemm", "", (a, b, a, b, "int32"), gemm_integer, bind_integer) for a in BYTES for b in BYTES),
+    *(
+        Kernel("Gemm", fn, (a, b, a, b, "int32", "float32", y, y), call, bind)
+        for fn, call, bind in (
+            ("requantize", gemm_requantize, bind_requantize),
+            ("im2col_requantize", gemm_window, bind_window),
+        )
+        for a in BYTES
+        for b in BYTES
+        for y in BYTES
+    ),
 )

@@ -102,6 +102,10 @@ def copy(x: Array, out: Array) -> None:
     np.copyto(raw(out), raw(x))
 
 
+def transfer(x: Array, out: Array, to: str) -> None:
+    np.copyto(raw(out), raw(x))
+
+
 def slice_(x: Array, out: Array, starts: Ints, ends: Ints, steps: Ints) -> None:
     # An end of -1 means before element 0, which a Python slice writes as None.
     picks = tuple(slice(b, None if e < 0 else e, s) for b, e, s in zip(starts, ends, steps, strict=True))
@@ -226,6 +230,7 @@ KERNELS = (
     Kernel("DataMove", "pad", ("*",), pad),
     Kernel("DataMove", "concat", ("*",), concat),
     Kernel("DataMove", "copy", ("*",), copy),
+    Kernel("DataMove", "transfer", ("*",), transfer),
     Kernel("Gather", "", ("*",), gather),
     Kernel("Gather", "nd", ("*",), gather_nd),
     Kernel("Scatter", "none", ("*",), scatter(None)),

@@ -1,7 +1,8 @@
-"""The register tile under every Gemm: ROWS x lanes accumulators, written in LLVM vectors.
+"""The register tiles under every Gemm: rows x vectors of accumulators, written in LLVM vectors.
 
-Every tiling gives the same bits: one accumulator per element, k in sequence. ROWS x lanes is sized for the
-registers: 12 accumulators of 512 bits, or 12 of 256. LLVM splits vectors for a CPU that has neither.
+Float tiles have one accumulator per element and k in sequence, so every tiling gives the same bits; sums of bytes
+are exact modulo 2^32 in any order. What the CPU offers is asked for inside code generation: it is part of numba's
+cache key. LLVM splits vectors for a CPU that has none so wide.
 """
 
 from __future__ import annotations
@@ -13,78 +14,87 @@ from numba.extending import intrinsic
 
 from .compile import fuses, target_features
 
-ROWS = 6
-LANE = ir.IntType(32)
+I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+F32 = ir.FloatType()
+VECTORS = 2
+UNROLL = 4  # partial sums of a single row: one chain would wait for itself
+# Sums of four byte products, or of two of int16, in one instruction: CPU feature, int32 lanes, LLVM's name.
+QUADS = (
+    ("avx512vnni", 16, "llvm.x86.avx512.vpdpbusd.512"),
+    ("avxvnni", 8, "llvm.x86.avx512.vpdpbusd.256"),
+)
+PAIRS = (
+    ("avx512bw", 16, "llvm.x86.avx512.pmaddw.d.512"),
+    ("avx2", 8, "llvm.x86.avx2.pmadd.wd"),
+    ("sse2", 4, "llvm.x86.sse2.pmadd.wd"),
+)
 
 
-def lanes(codegen):
+def width(codegen) -> int:
+    """int32 or float32 lanes of a vector."""
+    features = target_features(codegen)
+    return next((lanes for feature, lanes, _ in (*QUADS, *PAIRS) if feature in features), 4)
+
+
+def lanes(codegen) -> int:
     """Columns of a tile."""
-    return 32 if "avx512f" in target_features(codegen) else 16
+    return VECTORS * width(codegen)
+
+
+def rows(codegen) -> int:
+    """Rows of a tile: as many accumulators as there are registers for, one operand and two of the panel besides."""
+    return 8 if width(codegen) == 16 else 4
+
+
+def float_rows(codegen) -> int:
+    return 12 if width(codegen) == 16 else 6
+
+
+# ---- floats
 
 
 @intrinsic
-def tile(typingctx, a, i, m, panels, j, p, out):
-    """out[r,l] = sum_k a[i,m+r,k] * panels[j,p,k,l], k in sequence from 0; an int32 is a pair of int16
+def float_tile(typingctx, a, a_at, a_stride, last, panels, at, length, out, out_at, out_stride):
+    """out[r,l] = sum_k a[r,k] * panel[k,l], k in sequence from 0, fused where the CPU fuses
 
-    Shapes: a [*,M,K], panels [*,P,K,L], out [ROWS,L] with L = lanes(); rows past M repeat the last one.
-    Dtypes: float32 or float64 all three, fused where the CPU fuses; int32 all three, where every operand
-        is two int16 and the sum of the two products, modulo 2^32, is added.
+    Shapes: flat arrays; a row r at a_at + r*a_stride, panel [length,L] at `at`, out row r at out_at + r*out_stride.
+        Rows after `last` repeat it. L = lanes(); float_rows() rows.
+    Dtypes: float32 or float64 all three.
     """
-    return types.void(a, types.intp, types.intp, panels, types.intp, types.intp, out), _emit_tile
+    index = types.intp
+    return types.void(a, index, index, index, panels, index, index, out, index, index), _emit_float_tile
 
 
-def _emit_tile(context, builder, signature, args):
-    # Features are asked for here, inside code generation: they are part of numba's cache key.
-    a, panels, out = (context.make_array(signature.args[n])(context, builder, args[n]) for n in (0, 3, 6))
-    columns = lanes(context.codegen())
-    i, m, j, p = (args[n] for n in (1, 2, 4, 5))
+def _emit_float_tile(context, builder, signature, args):
+    data = {n: _data(context, builder, signature, args, n) for n in (0, 4, 7)}
+    a_at, a_stride, last, at, length, out_at, out_stride = (args[n] for n in (1, 2, 3, 5, 6, 8, 9))
+    codegen = context.codegen()
     element = context.get_data_type(signature.args[0].dtype)
     size = context.get_abi_sizeof(element)
-    width, step = _pair_step(context) if isinstance(element, ir.IntType) else (64 // size, _add_product)
-    vector = ir.VectorType(element, width)
-    _, rows, length = cgutils.unpack_tuple(builder, a.shape, 3)
-    n_panels = cgutils.unpack_tuple(builder, panels.shape, 4)[1]
-    last = builder.sub(rows, rows.type(1))
-
-    def vector_at(pointer, index, v):
-        at = builder.add(builder.mul(index, index.type(columns)), index.type(v * width))
-        return builder.bitcast(builder.gep(pointer, [at]), vector.as_pointer())
-
-    row_starts = []
-    for r in range(ROWS):
-        row = builder.add(m, m.type(r))
-        row = builder.select(builder.icmp_signed("<", row, last), row, last)
-        row_starts.append(builder.mul(builder.add(builder.mul(i, rows), row), length))
-    panel_start = builder.mul(builder.add(builder.mul(j, n_panels), p), length)
-    vectors = range(columns // width)
+    vector = ir.VectorType(element, width(codegen) * 4 // size)
+    columns, n_rows = lanes(codegen), float_rows(codegen) * 4 // size
+    count = columns // vector.count
+    starts = [_row(builder, a_at, a_stride, r, last) for r in range(n_rows)]
     zero = ir.Constant(vector, None)
-    accs = [[cgutils.alloca_once_value(builder, zero) for _ in vectors] for _ in range(ROWS)]
+    accs = [[cgutils.alloca_once_value(builder, zero) for _ in range(count)] for _ in range(n_rows)]
     with cgutils.for_range(builder, length) as loop:
-        at = builder.add(panel_start, loop.index)
-        ws = [builder.load(vector_at(panels.data, at, v), align=size) for v in vectors]
-        for start, row_accs in zip(row_starts, accs, strict=True):
-            x = builder.load(builder.gep(a.data, [builder.add(start, loop.index)]))
+        place = builder.add(at, builder.mul(loop.index, at.type(columns)))
+        ws = [_load(builder, data[4], place, v * vector.count, vector, size) for v in range(count)]
+        for start, row_accs in zip(starts, accs, strict=True):
+            x = builder.load(builder.gep(data[0], [builder.add(start, loop.index)]))
             x = _splat(builder, x, vector)
             for w, acc in zip(ws, row_accs, strict=True):
-                builder.store(step(context, builder, x, w, builder.load(acc)), acc)
+                builder.store(_add_product(context, builder, x, w, builder.load(acc)), acc)
     for r, row_accs in enumerate(accs):
+        start = _row(builder, out_at, out_stride, r, last)
         for v, acc in enumerate(row_accs):
-            builder.store(builder.load(acc), vector_at(out.data, last.type(r), v), align=size)
+            _store(builder, builder.load(acc), data[7], start, v * vector.count, size)
     return context.get_dummy_value()
 
 
-def _splat(builder, x, vector):
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), x, LANE(0))
-    return builder.shuffle_vector(one, one, _mask([0] * vector.count))
-
-
-def _mask(numbers):
-    return ir.Constant(ir.VectorType(LANE, len(numbers)), numbers)
-
-
-def _call(builder, name, result, *args):
-    function_type = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), args)
+def tile_rows(codegen, itemsize: int) -> int:
+    """Rows of a float tile: a float64 takes twice the registers."""
+    return float_rows(codegen) * 4 // itemsize
 
 
 def _add_product(context, builder, x, w, acc):
@@ -94,28 +104,281 @@ def _add_product(context, builder, x, w, acc):
     return _call(builder, f"llvm.fma.v{acc.type.count}f{bits}", acc.type, x, w, acc)
 
 
-# A sum of two int16 products in one instruction: CPU feature, int32 lanes, LLVM's name.
-PAIR_PRODUCTS = (
-    ("avx512bw", 16, "llvm.x86.avx512.pmaddw.d.512"),
-    ("avx2", 8, "llvm.x86.avx2.pmadd.wd"),
-    ("sse2", 4, "llvm.x86.sse2.pmadd.wd"),
-)
+# ---- bytes
 
 
-def _pair_step(context):
-    """The lanes of a vector, and acc + x.even * w.even + x.odd * w.odd modulo 2^32."""
-    features = target_features(context.codegen())
-    width, name = next(((width, name) for feature, width, name in PAIR_PRODUCTS if feature in features), (16, ""))
-    short = ir.VectorType(ir.IntType(16), 2 * width)
+@intrinsic
+def byte_tile(
+    typingctx,
+    single,
+    a,
+    a_at,
+    a_stride,
+    last,
+    panel,
+    at,
+    length,
+    row_start,
+    row_at,
+    column_start,
+    column_at,
+    factors,
+    row_factor_at,
+    factor_at,
+    by_row,
+    zero,
+    low,
+    high,
+    out,
+    out_at,
+    out_stride,
+):
+    """acc[r,l] = row_start[r] + column_start[l] + sum_k a[r,k] * panel[k,l] modulo 2^32; out = acc, or acc requantized
 
-    def step(context, builder, x, w, acc):
-        x, w = builder.bitcast(x, short), builder.bitcast(w, short)
-        if name:
-            return builder.add(acc, _call(builder, name, acc.type, x, w))
-        for first in (0, 1):
-            mask = _mask(list(range(first, 2 * width, 2)))
-            pair = [builder.sext(builder.shuffle_vector(v, v, mask), acc.type) for v in (x, w)]
-            acc = builder.add(acc, builder.mul(*pair))
+    Requantized: out = clip(rint(float32(acc) * factor) + zero, low, high), factor the row's where by_row, else the
+    column's.
+    Shapes: flat arrays; a row r of length*4 bytes at a_at + r*a_stride, panel [length,L,4] at `at`, row values at
+        row_at, column values at column_at, factors at row_factor_at and factor_at, out row r at out_at + r*out_stride.
+        Rows after `last` repeat it. L = lanes(); rows() rows, one where `single`.
+    Dtypes: a uint8 and the panel's bytes read as int8, or a int8 and the panel's read as uint8; starts, zero, low,
+        high int32, factors float32; out int32 for sums, uint8 for the bytes of requantized values.
+    """
+    index, word = types.intp, types.int32
+    signature = types.void(
+        types.boolean, a, index, index, index, panel, index, index, row_start, index, column_start, index,
+        factors, index, index, types.boolean, word, word, word, out, index, index,
+    )  # fmt: skip
+    return signature, _emit_byte_tile
+
+
+def _emit_byte_tile(context, builder, signature, args):
+    single = cgutils.as_bool_bit(builder, args[0])
+    with builder.if_else(single) as (then, otherwise):
+        with then:
+            _emit_byte_rows(context, builder, signature, args, 1, UNROLL)
+        with otherwise:
+            _emit_byte_rows(context, builder, signature, args, rows(context.codegen()), 1)
+    return context.get_dummy_value()
+
+
+def _emit_byte_rows(context, builder, signature, args, n_rows, unroll):
+    codegen = context.codegen()
+    arrays = {n: _data(context, builder, signature, args, n) for n in (1, 5, 8, 10, 12, 19)}
+    a_at, a_stride, last, at, length = (args[n] for n in (2, 3, 4, 6, 7))
+    count, columns = width(codegen), lanes(codegen)
+    vector = ir.VectorType(I32, count)
+    prepare, step = _quad_step(codegen, signature.args[1].dtype.signed)
+    starts = [_row(builder, a_at, a_stride, r, last) for r in range(n_rows)]
+    zero = ir.Constant(vector, None)
+    accs = [
+        [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(n_rows)]
+        for _ in range(unroll)
+    ]
+
+    def steps(k, group):
+        place = builder.add(at, builder.mul(k, k.type(4 * columns)))
+        ws = [_load(builder, arrays[5], place, 4 * count * v, vector, 4) for v in range(VECTORS)]
+        ws = [prepare(builder, w, False) for w in ws]
+        for start, row_accs in zip(starts, group, strict=True):
+            word = builder.gep(arrays[1], [builder.add(start, builder.mul(k, k.type(4)))])
+            x = builder.load(builder.bitcast(word, I32.as_pointer()), align=1)
+            x = prepare(builder, _splat(builder, x, vector), True)
+            for w, acc in zip(ws, row_accs, strict=True):
+                builder.store(step(builder, builder.load(acc), x, w), acc)
+
+    if unroll > 1:
+        blocks = builder.sdiv(length, length.type(unroll))
+        with cgutils.for_range(builder, blocks) as loop:
+            first = builder.mul(loop.index, length.type(unroll))
+            for u in range(unroll):
+                steps(builder.add(first, first.type(u)), accs[u])
+        done = builder.mul(blocks, length.type(unroll))
+        with cgutils.for_range(builder, builder.sub(length, done)) as loop:
+            steps(builder.add(done, loop.index), accs[0])
+    else:
+        with cgutils.for_range(builder, length) as loop:
+            steps(loop.index, accs[0])
+    _emit_byte_results(builder, signature, args, arrays, accs, vector)
+
+
+def _emit_byte_results(builder, signature, args, arrays, accs, vector):
+    last, row_at, column_at, row_factor_at, factor_at = (args[n] for n in (4, 9, 11, 13, 14))
+    by_row, (out_at, out_stride) = cgutils.as_bool_bit(builder, args[15]), args[20:]
+    one, count = row_at.type(1), vector.count
+    requantized = signature.args[19].dtype.bitwidth == 8
+    columns = [_load(builder, arrays[10], column_at, v * count, vector, 4) for v in range(VECTORS)]
+    floats = ir.VectorType(F32, count)
+    if requantized:
+        factors = [_load(builder, arrays[12], factor_at, v * count, floats, 4) for v in range(VECTORS)]
+        zero, low, high = (_splat(builder, args[n], vector) for n in (16, 17, 18))
+        bottom, top = (builder.sitofp(builder.sub(limit, zero), floats) for limit in (low, high))
+    for r in range(len(accs[0])):
+        row = _row(builder, row_at, one, r, last)
+        start = _splat(builder, builder.load(builder.gep(arrays[8], [row])), vector)
+        place = _row(builder, out_at, out_stride, r, last)
+        if requantized:
+            factor_row = _row(builder, row_factor_at, one, r, last)
+            factor = _splat(builder, builder.load(builder.gep(arrays[12], [factor_row])), floats)
+        for v in range(VECTORS):
+            acc = builder.add(start, columns[v])
+            for group in accs:
+                acc = builder.add(acc, builder.load(group[r][v]))
+            if not requantized:
+                _store(builder, acc, arrays[19], place, v * count, 4)
+                continue
+            y = builder.fmul(builder.sitofp(acc, floats), builder.select(by_row, factor, factors[v]))
+            y = _call(builder, f"llvm.rint.v{count}f32", floats, y)
+            # Clamped as a float before the conversion: both bounds are small integers. NaN gives the bottom.
+            y = builder.select(builder.fcmp_ordered(">", y, bottom), y, bottom)
+            y = builder.select(builder.fcmp_ordered("<", y, top), y, top)
+            q = builder.add(builder.fptosi(y, vector), zero)
+            _store(builder, builder.trunc(q, ir.VectorType(I8, count)), arrays[19], place, v * count, 1)
+
+
+def _quad_step(codegen, signed):
+    """What is done to each operand once, and acc + sum of four products modulo 2^32; x is int8 where `signed`."""
+    features = target_features(codegen)
+    quad = next((name for feature, _, name in QUADS if feature in features), "")
+    if quad:
+
+        def dot(builder, acc, x, w):
+            return _call(builder, quad, acc.type, acc, *((w, x) if signed else (x, w)))
+
+        return (lambda builder, v, is_x: v), dot
+
+    name = next((name for feature, _, name in PAIRS if feature in features), "")
+
+    def halves(builder, v, is_x):
+        """Even and odd bytes as int16."""
+        short = ir.VectorType(I16, 2 * v.type.count)
+        eight = ir.Constant(short, [8] * short.count)
+        v = builder.bitcast(v, short)
+        if is_x == signed:
+            return builder.ashr(builder.shl(v, eight), eight), builder.ashr(v, eight)
+        return builder.and_(v, ir.Constant(short, [255] * short.count)), builder.lshr(v, eight)
+
+    def step(builder, acc, x, w):
+        for left, right in zip(x, w, strict=True):
+            acc = builder.add(acc, _pair_product(builder, name, acc.type, left, right))
         return acc
 
-    return width, step
+    return halves, step
+
+
+def _pair_product(builder, name, result, x, w):
+    """x.even * w.even + x.odd * w.odd"""
+    if name:
+        return _call(builder, name, result, x, w)
+    parts = []
+    for first in (0, 1):
+        mask = _mask(list(range(first, 2 * result.count, 2)))
+        parts.append(builder.mul(*(builder.sext(builder.shuffle_vector(v, v, mask), result) for v in (x, w))))
+    return builder.add(*parts)
+
+
+# ---- panels
+
+
+@intrinsic
+def interleave(typingctx, source, first, second, third, fourth, flip, panel, at):
+    """panel[l,j] = row_j[l] ^ flip: one step of a panel [K/4,L,4] from four rows of L bytes
+
+    Shapes: flat arrays of uint8; the rows start at first .. fourth of source, the step at `at` of the panel.
+    """
+    index = types.intp
+
+    def emit(context, builder, signature, args):
+        source, panel = (_data(context, builder, signature, args, n) for n in (0, 6))
+        row = ir.VectorType(I8, lanes(context.codegen()))
+        _emit_interleaved(builder, [_load(builder, source, args[n], 0, row, 1) for n in (1, 2, 3, 4)], args[5:], panel)
+        return context.get_dummy_value()
+
+    return types.void(source, index, index, index, index, types.uint8, panel, index), emit
+
+
+@intrinsic
+def interleave_runs(typingctx, source, first, second, third, fourth, jump, bound, jump_2, bound_2, flip, panel, at):
+    """The same where a row lies in two or three runs: lane l from `bound` on is `jump` further, from bound_2 jump_2"""
+    index = types.intp
+
+    def emit(context, builder, signature, args):
+        source, panel = (_data(context, builder, signature, args, n) for n in (0, 10))
+        count = lanes(context.codegen())
+        row, wide = ir.VectorType(I8, count), ir.VectorType(I32, count)
+        lane = ir.Constant(wide, list(range(count)))
+        limits = [_splat(builder, builder.trunc(args[n], I32), wide) for n in (6, 8)]
+        before = [builder.icmp_signed("<", lane, limit) for limit in limits]
+        made = []
+        for n in (1, 2, 3, 4):
+            runs = [_load(builder, source, place, 0, row, 1) for place in (
+                args[n], builder.add(args[n], args[5]), builder.add(args[n], args[7])
+            )]  # fmt: skip
+            made.append(builder.select(before[0], runs[0], builder.select(before[1], runs[1], runs[2])))
+        _emit_interleaved(builder, made, args[9:], panel)
+        return context.get_dummy_value()
+
+    signature = types.void(source, index, index, index, index, index, index, index, index, types.uint8, panel, index)
+    return signature, emit
+
+
+def _emit_interleaved(builder, four, rest, target):
+    flip, _, at = rest
+    columns = four[0].type.count
+    mask = _splat(builder, flip, four[0].type)
+    four = [builder.xor(row, mask) for row in four]
+    zipped = _mask([v for l in range(columns) for v in (l, columns + l)])
+    halves = [builder.shuffle_vector(*pair, zipped) for pair in (four[:2], four[2:])]
+    shorts = [builder.bitcast(half, ir.VectorType(I16, columns)) for half in halves]
+    _store(builder, builder.shuffle_vector(*shorts, zipped), target, at, 0, 1)
+
+
+@intrinsic
+def copy_lanes(typingctx, source, at, target, to):
+    """target[to + l] = source[at + l] for L bytes, wherever they lie"""
+    index = types.intp
+
+    def emit(context, builder, signature, args):
+        data, made = (_data(context, builder, signature, args, n) for n in (0, 2))
+        row = ir.VectorType(I8, lanes(context.codegen()))
+        _store(builder, _load(builder, data, args[1], 0, row, 1), made, args[3], 0, 1)
+        return context.get_dummy_value()
+
+    return types.void(source, index, target, index), emit
+
+
+# ---- LLVM
+
+
+def _data(context, builder, signature, args, n):
+    return context.make_array(signature.args[n])(context, builder, args[n]).data
+
+
+def _row(builder, at, stride, r, last):
+    """at + min(r, last) * stride"""
+    row = last.type(r)
+    row = builder.select(builder.icmp_signed("<", row, last), row, last)
+    return builder.add(at, builder.mul(row, stride))
+
+
+def _load(builder, data, at, more, vector, align):
+    place = builder.gep(data, [builder.add(at, at.type(more))])
+    return builder.load(builder.bitcast(place, vector.as_pointer()), align=align)
+
+
+def _store(builder, value, data, at, more, align):
+    place = builder.gep(data, [builder.add(at, at.type(more))])
+    builder.store(value, builder.bitcast(place, value.type.as_pointer()), align=align)
+
+
+def _splat(builder, x, vector):
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), x, I32(0))
+    return builder.shuffle_vector(one, one, _mask([0] * vector.count))
+
+
+def _mask(numbers):
+    return ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
+
+
+def _call(builder, name, result, *args):
+    function_type = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), args)

@@ -9,13 +9,15 @@ unsigned bytes lose 128 by flipping their top bit, and their zero point loses it
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from opgauge.reference_engine.types import Kernel
+from opgauge.reference_engine.types import Kernel, TensorSpec
 
-from . import pointwise, shader
+from . import movement, pointwise, shader
 from .plan import Builder, Tensor, index_map, pieces, stack_size
 
 ROWS, COLUMNS = 8, 4
@@ -188,7 +190,84 @@ def gemm_integer(build: Builder, a: Tensor, b: Tensor, a_zero_point: Tensor, b_z
     run_tiles(build, a, b, out, panels_a, panels_b, rows, columns)
 
 
+@functools.cache
+def requantize_code(to: str, bias_by_row: bool, factor_by_row: bool) -> str:
+    # p[2], p[3] the limits, p[4] = N, p[5] = M N; x4 and x5 say which bias and factor each row or column has.
+    rows, columns = "i / p[4]", "(i / p[5]) * p[4] + i % p[4]"
+    body = f"""fn element(i: u32) -> u32 {{
+    let a = load0(i) + load1(x4[{rows if bias_by_row else columns}]);
+    let factor = load2(x5[{rows if factor_by_row else columns}]);
+    let y = times(pack_float32({pointwise.number("int32")}), factor);
+    return quantized(y, load3(0u), bitcast<i32>(p[2]), bitcast<i32>(p[3]));
+}}"""
+    return shader.per_element(("int32", "int32", "float32", to, "uint32", "uint32"), to, body)
+
+
+def gemm_requantize(
+    build: Builder,
+    a: Tensor,
+    b: Tensor,
+    a_zero_point: Tensor,
+    b_zero_point: Tensor,
+    bias: Tensor,
+    multiplier: Tensor,
+    zero_point: Tensor,
+    out: Tensor,
+    to: str,
+    low: int,
+    high: int,
+    zp_inside: object = False,
+) -> None:
+    """out = clip(rint(float32(acc + bias) * multiplier) + zero_point, low, high), acc as gemm_integer
+
+    Shapes: bias and multiplier [], [*,M,1] or [*,1,N]; zero_point [].
+    """
+    acc = build.temporary(out.shape, "int32")
+    gemm_integer(build, a, b, a_zero_point, b_zero_point, acc)
+    (M, N), maps, by_row = out.shape[-2:], [], []
+    for x in (bias, multiplier):
+        shape = (*(1,) * (len(out.shape) - len(x.shape)), *x.shape)
+        by_row.append(shape[-1] == 1)
+        own, full = (shape[:-1], out.shape[:-1]) if by_row[-1] else ((*shape[:-2], shape[-1]), (*out.shape[:-2], N))
+        maps.append(build.constant(index_map(x.size, own, full)))
+    reads = (acc, bias, multiplier, zero_point, *maps)
+    pointwise.map_elements(build, requantize_code(to, *by_row), reads, out, low, high, N, M * N)
+
+
+def gemm_im2col_requantize(
+    build: Builder,
+    a: Tensor,
+    x: Tensor,
+    a_zero_point: Tensor,
+    x_zero_point: Tensor,
+    bias: Tensor,
+    multiplier: Tensor,
+    zero_point: Tensor,
+    out: Tensor,
+    to: str,
+    low: int,
+    high: int,
+    zp_inside: object,
+    *geometry: tuple[int, ...],
+) -> None:
+    """gemm_requantize of a and the columns of an image, whose pads hold x_zero_point."""
+    (n, c), length = x.shape[:2], out.shape[-1]
+    taps = math.prod(geometry[0])
+    columns = build.temporary((n, c, taps, length), x.dtype)
+    movement.im2col(build, x, x_zero_point, columns, *geometry)
+    operand = replace(columns, spec=TensorSpec((n, a.shape[1], c // a.shape[1] * taps, length), x.dtype))
+    points = (a_zero_point, x_zero_point, bias, multiplier, zero_point)
+    gemm_requantize(build, a, operand, *points, out, to, low, high)
+
+
 KERNELS = (
     *(Kernel("Gemm", "", (d, d, d), gemm_float) for d in pointwise.FLOATS),
     *(Kernel("Gemm", "", (a, b, a, b, "int32"), gemm_integer) for a in BYTES for b in BYTES),
+    *(
+        Kernel("Gemm", fn, (a, b, a, b, "int32", "float32", y, y), call)
+        for fn, call in (("requantize", gemm_requantize), ("im2col_requantize", gemm_im2col_requantize))
+        for a in BYTES
+        for b in BYTES
+        for y in BYTES
+    ),
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 
 from .. import extensions
-from . import linear, movement, pointwise, reduce
+from . import fused, movement, pointwise, reduce
 from .definition import PrimitiveDef
 
 PRIMITIVES: dict[str, PrimitiveDef] = {
-    **linear.PRIMITIVES,
+    **fused.PRIMITIVES,
     **pointwise.PRIMITIVES,
     **reduce.PRIMITIVES,
     **movement.PRIMITIVES,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -11,13 +10,13 @@ from .. import real as r
 from ..errors import ShapeError
 from ..real import Real
 from ..types import Array, Policy, TensorSpec
-from .definition import PrimitiveDef, require_dtype, require_shape
+from .definition import require_dtype, require_shape
 
 BYTES = ("int8", "uint8")
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
-def infer_gemm(a: TensorSpec, b: TensorSpec, *zero_points: TensorSpec, fn: str = "", **lenience: int) -> TensorSpec:
+def infer_gemm(a: TensorSpec, b: TensorSpec, *zero_points: TensorSpec, **lenience: int) -> TensorSpec:
     require_shape(len(a.shape) >= 2 and len(b.shape) >= 2, f"Gemm: A {a} and B {b} need rank 2 or more")
     require_shape(a.shape[-1] == b.shape[-2], f"Gemm: A {a} has K={a.shape[-1]} but B {b} has K={b.shape[-2]}")
     try:
@@ -42,9 +41,7 @@ def infer_gemm(a: TensorSpec, b: TensorSpec, *zero_points: TensorSpec, fn: str =
     return TensorSpec(shape, "int32")
 
 
-def exact_gemm(
-    a: Real, b: Real, *zero_points: Real, fn: str = "", policy: Policy | None = None, int8_blocks: int = 0
-) -> Real:
+def exact_gemm(a: Real, b: Real, *zero_points: Real, policy: Policy | None = None, int8_blocks: int = 0) -> Real:
     """C[m,n] = sum_k (A[m,k] - a_zero_point[m]) * (B[k,n] - b_zero_point[n])
 
     Shapes: A [*,M,K], B [*,K,N] -> C [*,M,N], batch dimensions broadcast.
@@ -88,7 +85,3 @@ def int8_error(a: Real, b: Real, block: int) -> Array:
 def wrap32(acc: Array) -> Array:
     """acc modulo 2^32 as int32."""
     return np.asarray(acc).astype(np.int64).astype(np.int32)
-
-
-_ATTRS: dict[str, tuple[str, ...]] = {"": ()}
-PRIMITIVES: dict[str, Any] = {"Gemm": PrimitiveDef(infer_gemm, exact_gemm, _ATTRS)}

@@ -169,7 +169,7 @@ def _concat_shape(*xs: TensorSpec, axis: int) -> Ints:
     return (*first[:axis], sum(x.shape[axis] for x in xs), *first[axis + 1 :])
 
 
-def _copy_shape(x: TensorSpec) -> Ints:
+def _copy_shape(x: TensorSpec, to: str = "") -> Ints:
     return x.shape
 
 
@@ -181,6 +181,7 @@ DATAMOVE: dict[str, Callable[..., Ints]] = {
     "pad": _pad_shape,
     "concat": _concat_shape,
     "copy": _copy_shape,
+    "transfer": _copy_shape,
 }
 DATAMOVE_ATTRS: dict[str, tuple[str, ...]] = {
     "transpose": ("perm",),
@@ -190,6 +191,7 @@ DATAMOVE_ATTRS: dict[str, tuple[str, ...]] = {
     "pad": ("pads", "mode"),
     "concat": ("axis",),
     "copy": (),
+    "transfer": ("to",),
 }
 
 
@@ -212,7 +214,7 @@ def exact_datamove(*inputs: Real, fn: str = "", policy: Policy | None = None, **
     """Y[place(i)] = X[i]
 
     Shapes: transpose perm, reshape shape, expand (same rank, 1 becomes n), slice (normalised bounds), pad
-        (begin.. end.., negative crops), concat axis, copy.
+        (begin.. end.., negative crops), concat axis, copy, transfer `to` another device.
     Dtypes: any, same in and out.
     Source: ONNX Transpose-13, Reshape-14, Expand-13, Slice-13, Pad-19, Concat-13, Identity-13.
     """
@@ -227,6 +229,7 @@ def exact_datamove(*inputs: Real, fn: str = "", policy: Policy | None = None, **
         "expand": lambda part: np.broadcast_to(part, attrs["shape"]),
         "slice": lambda part: part[slices(attrs["starts"], attrs["ends"], attrs["steps"])],
         "copy": lambda part: part,
+        "transfer": lambda part: part,
     }
     return r.move(x, moves[fn])
 

@@ -86,7 +86,8 @@ def exact_elementwise(*inputs: Real, fn: str = "", policy: Policy | None = None,
         undecided, div a divisor of 0; `nan_free`: comparisons leave NaN undecided; `recip`: div may be a
         product with the reciprocal; `optional`: add may be left out;
         `decided`: a shift beyond the width has an answer; `settled`: the operands of sub and mul
-        were stored, so that their terms are not added again in another order.
+        were stored, so that their terms are not added again in another order; `by_exp`: tanh may be
+        computed with exp.
     Source: ONNX Add-14 .. Where-16; limits of functions N5.
     """
     return ELEMENTWISE[fn].exact(*inputs, policy=policy or Policy(), **attrs)

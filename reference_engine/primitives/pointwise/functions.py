@@ -106,11 +106,16 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
+BY_EXP = 4.0
+
+
 def function(name: str) -> Callable[..., Real]:
     row = FUNCTIONS[name]
 
-    def exact(x: Real, policy: Policy) -> Real:
-        made = r.function(x, row.fn, row.slope, lambda y, u: row.limit(x.value, y, u))
+    def exact(x: Real, policy: Policy, by_exp: bool = False) -> Real:
+        """`by_exp`: it may be computed as (1 - exp(-2x)) / (1 + exp(-2x)), which has no relative accuracy near 0."""
+        absolute = BY_EXP if by_exp else 0.0
+        made = r.function(x, row.fn, row.slope, lambda y, u: row.limit(x.value, y, u) + absolute * u)
         if row.reach is None:
             return made
         beyond = np.abs(x.value) > row.reach[x.dtype == "float64"]
