@@ -49,7 +49,7 @@ BACKENDS: dict[str, BackendDef] = {
         "our engine, WGSL kernels on Vulkan, Metal or D3D12",
         # WGSL 15.7.4: subnormals may be flushed. Division is ours, in integers, since WGSL's own may err by 2.5 ulp.
         Policy(ftz=True),
-        options=("adapter", "disable", "fallback", "only"),
+        options=("adapter", "disable", "fallback", "host", "only"),
         memory_limit=0,
     ),
     "exact": BackendDef("opgauge.backends.exact", "the exact reference itself, which must always pass"),
@@ -62,7 +62,7 @@ BACKENDS: dict[str, BackendDef] = {
     "openvino": BackendDef(
         "opgauge.backends.openvino",
         "OpenVINO, CPU plugin",
-        options=("precision", "reference", "threads"),
+        options=("isa", "precision", "reference", "threads"),
         memory_limit=0,
         distribution="openvino",
     ),
@@ -70,7 +70,10 @@ BACKENDS: dict[str, BackendDef] = {
         "opgauge.backends.onnx_backend", "any class of the ONNX backend interface", options=("class", "device")
     ),
     "onnx-reference": BackendDef(
-        "opgauge.backends.onnx_reference", "onnx.reference.ReferenceEvaluator, for information", informative=True
+        "opgauge.backends.onnx_reference",
+        "onnx.reference.ReferenceEvaluator, for information",
+        informative=True,
+        distribution="onnx",
     ),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,13 @@ def quantize_qoperator(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
     return _quantized(model, inputs, "QOperator", False)
 
 
+def quantize_dynamic(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
+    """The model with DynamicQuantizeLinear and MatMulInteger for its products, as bytes in a uint8 tensor."""
+    from onnxruntime import quantization as q
+
+    return _prepared(model, lambda source, target: q.quantize_dynamic(source, target, op_types_to_quantize=["MatMul"]))
+
+
 class _Feeds:
     """Calibration data as onnxruntime.quantization reads it."""
 
@@ -100,16 +107,12 @@ class _Feeds:
 
 
 def _quantized(model: bytes, inputs: Mapping[str, Array], form: str, per_channel: bool) -> RunResult:
-    """Paddle's constants become initializers first, or the tools refuse. The opset must be 13 for per-channel forms."""
+    """The opset must be 13 for per-channel forms."""
     from onnxruntime import quantization as q
-    from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    with tempfile.TemporaryDirectory() as folder:
-        source, prepared, target = (str(Path(folder) / f"{name}.onnx") for name in ("source", "prepared", "target"))
-        Path(source).write_bytes(model)
-        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+    def quantize(source: str, target: str) -> None:
         q.quantize_static(
-            prepared,
+            source,
             target,
             _Feeds([dict(inputs)]),
             quant_format=getattr(q.QuantFormat, form),
@@ -117,4 +120,17 @@ def _quantized(model: bytes, inputs: Mapping[str, Array], form: str, per_channel
             activation_type=getattr(q.QuantType, "QInt8" if form == "QDQ" else "QUInt8"),
             weight_type=q.QuantType.QInt8,
         )
+
+    return _prepared(model, quantize)
+
+
+def _prepared(model: bytes, quantize: Callable[[str, str], None]) -> RunResult:
+    """Paddle's constants become initializers first, or the tools refuse."""
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, prepared, target = (str(Path(folder) / f"{name}.onnx") for name in ("source", "prepared", "target"))
+        Path(source).write_bytes(model)
+        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+        quantize(prepared, target)
         return RunResult((np.frombuffer(Path(target).read_bytes(), np.uint8).copy(),))

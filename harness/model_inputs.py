@@ -50,11 +50,17 @@ def wanted(model: onnx.ModelProto) -> dict[str, tuple[str, list[int | str]]]:
     return found
 
 
-def draw(model: onnx.ModelProto, dims: Mapping[str, int], values: Mapping[str, float], seed: int) -> dict[str, Array]:
+def draw(
+    model: onnx.ModelProto,
+    dims: Mapping[str, int],
+    values: Mapping[str, float],
+    seed: int,
+    spread: Mapping[str, float] | None = None,
+) -> dict[str, Array]:
     """One tensor for each input.
 
     `dims` binds a dimension by its name, or as `input.axis`; others are 1. `values` fixes a whole input to
-    one number; else floats are normal, bytes uniform, other integers small.
+    one number; else floats are normal with the deviation `spread` (1), bytes uniform, other integers small.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     feeds = {}
@@ -67,7 +73,7 @@ def draw(model: onnx.ModelProto, dims: Mapping[str, int], values: Mapping[str, f
         if name in values:
             feeds[name] = np.full(sizes, values[name], kind)
         elif dt.is_float(word):
-            feeds[name] = rng.standard_normal(sizes).astype(kind)
+            feeds[name] = (rng.standard_normal(sizes) * (spread or {}).get(name, 1.0)).astype(kind)
         elif word in ("int8", "uint8"):
             low, high = dt.limits(word)
             feeds[name] = rng.integers(low, high + 1, sizes).astype(kind)

@@ -14,12 +14,13 @@ COUNTER = f"{TOOLS}:count"
 
 @dataclass(frozen=True)
 class Job:
-    """A model to judge. `dims` and `values` as in `model_inputs.draw`; `inputs` an .npz instead."""
+    """A model to judge. `dims`, `values` and `spread` as in `model_inputs.draw`; `inputs` an .npz instead."""
 
     path: str
     name: str = ""
     dims: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, float] = field(default_factory=dict)
+    spread: Mapping[str, float] = field(default_factory=dict)
     inputs: str = ""
     seed: int = 0
     regions: bool = True

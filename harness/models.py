@@ -7,6 +7,7 @@ Source: docs/numerics.md, chains and whole models.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import time
@@ -61,7 +62,7 @@ def load(job: Job) -> Loaded:
     data = raised(named(model_inputs.read_model(Path(job.path))))
     model = lower.parse(data)
     given = model_inputs.load_inputs(Path(job.inputs), model) if job.inputs else None
-    feeds = given or model_inputs.draw(model, job.dims, job.values, job.seed)
+    feeds = given or model_inputs.draw(model, job.dims, job.values, job.seed, job.spread)
     return Loaded(job.title, model, data, feeds, job.seed, job.regions)
 
 
@@ -123,6 +124,12 @@ def judge_model(loaded: Loaded, clients: Sequence[Client], emit: Callable[[Recor
             else:
                 emit(_record(loaded, "whole", "", client, Status.UNSUPPORTED, f"{type(error).__name__}: {error}"))
         return
+
+    @functools.cache  # backends of one policy share them
+    def references(policy: Policy) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        moved = perturbed(loaded.feeds, loaded.seed)
+        return _reference(loaded, loaded.feeds, policy), _reference(loaded, moved, policy)
+
     for client in clients:
         whole = _run(client, loaded, loaded.data, f"{SUITE}/{loaded.title}/whole")
         emit(_counts(loaded, client, whole))
@@ -132,7 +139,7 @@ def judge_model(loaded: Loaded, clients: Sequence[Client], emit: Callable[[Recor
             emit(_record(loaded, "whole", "", client, whole.status, whole.message))
             continue
         worst = _judge_nodes(loaded, client, shapes, emit)
-        emit(_end_to_end(loaded, client, whole, worst))
+        emit(_end_to_end(loaded, client, whole, worst, references))
 
 
 def tensor_sizes(loaded: Loaded) -> dict[str, int]:
@@ -196,6 +203,8 @@ def judge_segment(
         graph = lower.lower(model, feeds)
         exacts = evaluate(graph, feeds, client.spec.policy)
         verdict = check.verdict_of(subject, graph, exacts, seen, client, rows)
+        if verdict.status is Status.FAIL and segment.fused:  # a deviation of what the runtime made of the region
+            verdict = check.verdict_of(replace(subject, op=segment.fused), graph, exacts, seen, client, rows)
     except ModelError as error:
         return _record(loaded, where, segment.op, client, Status.UNSUPPORTED, f"{type(error).__name__}: {error}")
     if verdict.status is Status.UNTRUSTED and proves_nothing(exacts, verdict) == verdict.message:
@@ -207,10 +216,15 @@ def judge_segment(
 # ---- end to end
 
 
-def _end_to_end(loaded: Loaded, client: Client, whole: Observation, failing: Sequence[Record]) -> Record:
+def _end_to_end(
+    loaded: Loaded,
+    client: Client,
+    whole: Observation,
+    failing: Sequence[Record],
+    references: Callable[[Policy], tuple[tuple[Array, ...], tuple[Array, ...]]],
+) -> Record:
     """Signal to noise, top-1 and largest difference against the free-running reference; smoke, never the criterion."""
-    reference = _reference(loaded, loaded.feeds, client.spec.policy)
-    moved = _reference(loaded, perturbed(loaded.feeds, loaded.seed), client.spec.policy)
+    reference, moved = references(client.spec.policy)
     detail: dict[str, Any] = {"outputs": []}
     for name, right, shifted, actual in zip(
         (o.name for o in loaded.model.graph.output), reference, moved, whole.outputs, strict=False
@@ -223,9 +237,7 @@ def _end_to_end(loaded: Loaded, client: Client, whole: Observation, failing: Seq
         return replace(_record(loaded, "whole", "", client, Status.FAIL, message), detail=detail)
     odd = [o for o in detail["outputs"] if o["suspicious"]]
     name = odd[0]["name"] if odd else ""
-    message = (
-        f"{name} differs by more than the network's own sensitivity, yet every node is inside its set" if odd else ""
-    )
+    message = f"{name} differs by more than the network's own sensitivity; no node fails" if odd else ""
     return replace(_record(loaded, "whole", "", client, Status.PASS, message), detail=detail)
 
 

@@ -13,6 +13,8 @@ from opgauge.reference_engine.types import Array
 
 # What a runtime may fuse between a product and the quantization of its result.
 ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid"})
+# What it may quantize before instead of after: these only put elements elsewhere.
+PLACES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten"})
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,16 @@ class Segment:
 
     @property
     def op(self) -> str:
-        """The operator that the segment is about: neither a conversion nor an activation where there is another."""
+        """The operator that the segment is about: no conversion, activation or move where there is another."""
         kinds = [n.op_type for n in self.nodes]
         core = [k for k in kinds if k not in ("QuantizeLinear", "DequantizeLinear")]
-        return ([k for k in core if k not in ACTIVATIONS] or core or kinds)[-1]
+        return ([k for k in core if k not in ACTIVATIONS | PLACES] or core or kinds)[-1]
+
+    @property
+    def fused(self) -> str:
+        """The contributed operator that runtimes make of DequantizeLinear -> operator -> QuantizeLinear, or empty."""
+        first, last = {n.op_type for n in self.nodes[:-1]}, self.nodes[-1].op_type
+        return f"QLinear{self.op}" if "DequantizeLinear" in first and last == "QuantizeLinear" else ""
 
     @property
     def name(self) -> str:
@@ -46,7 +54,8 @@ def stored(graph: onnx.GraphProto) -> set[str]:
 def inner_tensors(graph: onnx.GraphProto) -> set[str]:
     """Float tensors inside DQ -> operator -> Q regions, which fusion may never make.
 
-    Source: docs/numerics.md, QDQ regions: both the fused and the unfused form are honest.
+    Source: docs/numerics.md, QDQ regions: both the fused and the unfused form are honest. Q(T(x)) = T(Q(x)): a runtime
+        may quantize before it moves, and what it then shows as the moved tensor is already quantized.
     """
     readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in graph.node:
@@ -60,7 +69,8 @@ def inner_tensors(graph: onnx.GraphProto) -> set[str]:
             if not users or name in outputs:
                 continue
             fused = all(
-                u.op_type == "QuantizeLinear" or (u.op_type in ACTIVATIONS and u.output[0] in inner) for u in users
+                u.op_type == "QuantizeLinear" or (u.op_type in ACTIVATIONS | PLACES and u.output[0] in inner)
+                for u in users
             )
             if node.op_type == "DequantizeLinear" or fused:
                 inner.add(name)

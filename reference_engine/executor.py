@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,17 +65,28 @@ def plan(graph: Graph, find: Find, device: str) -> Plan:
     Raises: UnsupportedError naming the node and the dtypes for which the device has no kernel.
     """
     steps = []
+    constants = dict(graph.constants)
     for node in graph.nodes:
         attrs = tuple(node.attrs.get(name, "") for name in primitive_of(node.primitive).fns[node.fn])
         if node.kind == "DataMove.reshape":
             steps.append(Step(node, None, attrs))
+            if node.inputs[0] in constants:
+                constants[node.output] = constants[node.inputs[0]].reshape(graph.specs[node.output].shape)
             continue
         dtypes = tuple(graph.specs[name].dtype for name in (*node.inputs, node.output))
         kernel = find(node.primitive, node.fn, dtypes)
         if kernel is None:
             raise UnsupportedError(f"{node.source}: {device} has no kernel for {node.kind} with {', '.join(dtypes)}")
-        steps.append(Step(node, kernel, attrs))
+        steps.append(Step(node, prepared(kernel, graph, node, constants), attrs))
     return Plan(graph, tuple(steps), counts(graph))
+
+
+def prepared(kernel: Kernel, graph: Graph, node: Node, constants: Mapping[str, Array]) -> Kernel:
+    """The kernel with what it makes of the node's constants already made."""
+    known = {n: constants[name] for n, name in enumerate(node.inputs) if name in constants}
+    if kernel.bind is None or not known:
+        return kernel
+    return replace(kernel, call=kernel.bind(known, tuple(graph.specs[name] for name in node.inputs)))
 
 
 def counts(graph: Graph) -> dict[str, int]:
@@ -91,21 +104,101 @@ def counts(graph: Graph) -> dict[str, int]:
 
 def execute(bound: Plan, feeds: Mapping[str, Array]) -> tuple[Array, ...]:
     """The outputs of a bound graph, each an array of its own."""
-    graph = bound.graph
-    values: dict[str, Array] = dict(graph.constants)
-    for name in graph.inputs:
-        values[name] = np.ascontiguousarray(feeds[name]).reshape(feeds[name].shape)
+    values = _begin(bound.graph, feeds)
     for step in bound.steps:
-        node = step.node
-        spec = graph.specs[node.output]
-        if step.kernel is None:
-            values[node.output] = values[node.inputs[0]].reshape(spec.shape)
-            continue
-        out = np.empty(spec.shape, dt.numpy_dtype(spec.dtype))
-        step.kernel.call(*(values[name] for name in node.inputs), out, *step.attrs)
-        values[node.output] = out
+        _run(bound.graph, step, values)
+    return _outputs(bound.graph, values)
+
+
+def _begin(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    given = {name: np.ascontiguousarray(feeds[name]).reshape(feeds[name].shape) for name in graph.inputs}
+    return {**graph.constants, **given}
+
+
+def _run(graph: Graph, step: Step, values: dict[str, Array]) -> None:
+    node = step.node
+    spec = graph.specs[node.output]
+    if step.kernel is None:
+        values[node.output] = values[node.inputs[0]].reshape(spec.shape)
+        return
+    out = np.empty(spec.shape, dt.numpy_dtype(spec.dtype))
+    step.kernel.call(*(values[name] for name in node.inputs), out, *step.attrs)
+    values[node.output] = out
+
+
+def _outputs(graph: Graph, values: Mapping[str, Array]) -> tuple[Array, ...]:
     given = [values[name] for name in graph.inputs] + list(graph.constants.values())
     return tuple(_own(values[name], given) for name in graph.outputs)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Steps that follow one another and wait for nothing else: one task. `after`: branches that it reads from."""
+
+    steps: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def branches(bound: Plan) -> tuple[Branch, ...]:
+    """The graph cut where it forks and joins, in an order in which it can run."""
+    maker = {step.node.output: i for i, step in enumerate(bound.steps)}
+    before = [sorted({maker[n] for n in step.node.inputs if n in maker}) for step in bound.steps]
+    readers = Counter(p for found in before for p in found)
+    home: dict[int, int] = {}
+    steps: list[list[int]] = []
+    after: list[set[int]] = []
+    for i, found in enumerate(before):
+        if len(found) == 1 and readers[found[0]] == 1:  # its only source has no other reader
+            home[i] = home[found[0]]
+            steps[home[i]].append(i)
+            continue
+        home[i] = len(steps)
+        steps.append([i])
+        after.append({home[p] for p in found})
+    return tuple(Branch(tuple(s), tuple(sorted(a))) for s, a in zip(steps, after, strict=True))
+
+
+def execute_parallel(
+    bound: Plan, tasks: Sequence[Branch], feeds: Mapping[str, Array], pool: Executor
+) -> tuple[Array, ...]:
+    """As `execute`, independent branches side by side: the same kernels on the same operands, so the same bits.
+
+    Raises: what a kernel raised, after all that had begun has ended.
+    """
+    values = _begin(bound.graph, feeds)
+    ended: queue.SimpleQueue[tuple[int, BaseException | None]] = queue.SimpleQueue()
+    missing = [len(task.after) for task in tasks]
+    readers: list[list[int]] = [[] for _ in tasks]
+    for i, task in enumerate(tasks):
+        for source in task.after:
+            readers[source].append(i)
+
+    def work(i: int) -> None:
+        try:
+            for at in tasks[i].steps:
+                _run(bound.graph, bound.steps[at], values)
+        except BaseException as error:
+            ended.put((i, error))
+        else:
+            ended.put((i, None))
+
+    ready = [i for i, count in enumerate(missing) if not count]
+    running, failed = 0, None
+    while ready or running:
+        for i in ready:
+            pool.submit(work, i)
+        running += len(ready)
+        i, error = ended.get()
+        running -= 1
+        failed = failed or error
+        ready = []
+        for reader in readers[i] if failed is None else ():
+            missing[reader] -= 1
+            if not missing[reader]:
+                ready.append(reader)
+    if failed is not None:
+        raise failed
+    return _outputs(bound.graph, values)
 
 
 def _own(array: Array, given: Sequence[Array]) -> Array:

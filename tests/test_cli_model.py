@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from opgauge import models
 from opgauge.backends import onnxruntime_counts
 from opgauge.cli import app
+from opgauge.reference_engine import passes
 from opgauge.reference_engine.errors import CaseError
 from opgauge.suites import real_models
 from opgauge.suites.networks import network
@@ -56,7 +57,7 @@ def test_rules_are_listed_with_their_version():
     shown = run.invoke(app, ["rules", "--json"])
     listed = json.loads(shown.output)
     assert listed["rules"][0]["rule"] == "dead-code"
-    assert len(listed["rules"]) == 17
+    assert [row["rule"] for row in listed["rules"][1:]] == [rule.id for rule in passes.RULES]
     assert listed["version"]
 
 
@@ -114,3 +115,33 @@ def test_an_old_opset_is_raised():
     assert onnx.load_from_string(models.raised(data)).opset_import[0].version == 13
     new = network("lenet").build()[0]
     assert models.raised(new) == new
+
+
+def test_a_sample_is_small_models_drawn_by_the_seed():
+    first, again, other = (real_models.sample(4, seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert len({row.name for row in first}) == 4
+    every = real_models.sample(999, 0)
+    assert len(every) == sum(not row.large and not row.refused for row in real_models.MODELS)
+    assert not any(row.large or row.refused for row in every)
+
+
+def test_a_recorded_deviation_of_the_fused_operator_explains_its_region():
+    from opgauge.segments import cut
+
+    s = Sketch(np.random.Generator(np.random.PCG64(1)))
+    scale, zero = s.const(np.float32(0.1)), s.const(0, "uint8")
+    x = s("DequantizeLinear", s.input(np.array([[255, 0]], np.uint8)), scale, zero)
+    y = s("QuantizeLinear", s("Softmax", x, axis=-1), s.const(np.float32(0.003921569)), zero)
+    data, feeds = s.build((y, "uint8"))
+    (segment,) = cut(onnx.load_from_string(data).graph)
+    assert segment.fused == "QLinearSoftmax"
+    records = []
+    from opgauge.backends import resolve
+    from opgauge.client import Client
+    from opgauge.reference_engine.lower import parse
+
+    with Client(resolve("onnxruntime"), 60.0) as client:
+        models.judge_model(models.Loaded("m", parse(data), data, feeds, 0), [client], records.append)
+    (made,) = [r for r in records if r.elements]
+    assert (made.status, made.detail.get("deviations")) == ("deviation", ["ort-qlinearsoftmax-floor"])

@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from opgauge import counts_gate
+from opgauge.backends import wgpu
 from opgauge.cli import app
 from opgauge.model_counts import difference, gray, table
 from opgauge.reference_engine import passes
 from opgauge.reference_engine.errors import BaselineError
+from opgauge.reference_engine.executor import finder
 from opgauge.suites.networks import NETWORKS, network
 
 SMALL = [network(n) for n in ("mlp-int8", "laplacian-int8", "classifier-int8")]
@@ -75,9 +78,26 @@ def test_a_planted_move_in_thirty_places_is_red_every_time_with_node_and_rule():
 
 
 def test_twenty_unchanged_runs_are_green():
-    was = {"cpu": {n.name: counts_gate.ours(n) for n in SMALL}}
+    was = counts_gate.measure(SMALL, runtimes=False)
+    assert set(was) == {"cpu", "wgpu"}
     for _ in range(20):
         assert counts_gate.compare(was, counts_gate.measure(SMALL, runtimes=False)) == []
+
+
+def test_a_kernel_that_the_gpu_loses_is_a_finding_that_names_the_node():
+    """tests/quality/counts_places.py plants Transposes, copies and fallbacks in thirty places."""
+    whole = finder(wgpu.kernels())
+
+    def without(primitive, fn, dtypes):
+        return None if fn == "im2col_requantize" else whole(primitive, fn, dtypes)
+
+    network = next(n for n in NETWORKS if n.name == "classifier-int8")
+    was = {"wgpu": {network.name: counts_gate.planned_on_gpu(network)}}
+    now = {"wgpu": {network.name: counts_gate.planned_on_gpu(network, find=without)}}
+    found = counts_gate.compare(was, now)
+    (fallback,) = [f for f in found if f.message.startswith("fallback_count rose from 0 to 1")]
+    assert re.search(r"fallback Gemm\.im2col_requantize from node \d+ '\w+' \(QLinearConv\)", fallback.message)
+    assert any(f.message.startswith("transfer_count rose") for f in found)
 
 
 def test_a_fall_is_a_finding_too_until_it_is_accepted_with_a_reason(tmp_path):

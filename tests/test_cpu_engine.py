@@ -116,7 +116,7 @@ def test_a_plan_whose_shape_came_from_data_is_reused_for_the_same_data_only():
 
 def test_options_that_this_engine_does_not_have_are_refused():
     cpu.load(threads="1")
-    for options in ({"threads": "4"}, {"disable": "fuse-bias"}):
+    for options in ({"threads": "0"}, {"threads": "2", "arena": "reuse"}, {"disable": "fuse-bias"}):
         with pytest.raises(BackendUnavailableError):
             cpu.load(**options)
 

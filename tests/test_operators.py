@@ -244,9 +244,9 @@ def test_attribute_defaults_are_those_of_the_schema():
                 attribute = schema.attributes[p.name]
                 given = attribute.default_value
                 value = helper.get_attribute_value(given) if given.name else None
-                value = (
-                    value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value
-                )
+                if isinstance(value, list):
+                    value = tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+                value = value.decode() if isinstance(value, bytes) else value
                 if isinstance(value, float):
                     value = p.default if np.float32(p.default) == np.float32(value) else value  # stored as float32
                 assert (name, p.name, p.default) == (name, p.name, p.empty if attribute.required else value)

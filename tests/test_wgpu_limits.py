@@ -19,6 +19,7 @@ from opgauge.backends import wgpu as backend
 from opgauge.client import Client
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import BackendUnavailableError, UnsupportedError
+from opgauge.reference_engine.plan_cache import PlanCache
 from opgauge.reference_engine.types import Array, Record, Status
 
 dispatch = pytest.importorskip("opgauge.backends.wgpu.dispatch", exc_type=ImportError)
@@ -131,7 +132,7 @@ def test_passes_are_timed_where_the_device_has_a_clock(engine):
 
 def test_a_device_without_a_clock_runs_untimed(engine, monkeypatch):
     monkeypatch.setattr(engine.device, "tick_ns", 0.0)
-    monkeypatch.setattr(engine, "plans", [])
+    monkeypatch.setattr(engine, "plans", PlanCache())
     x = draw("float32", (5,))
     result = engine(model("Neg", {"x": x}, {}), {"x": x})
     assert "passes" not in result.times_ns

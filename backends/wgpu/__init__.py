@@ -5,23 +5,21 @@ wgpu is imported by `load` and `info`, so that importing this package costs noth
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opgauge.backends import RunResult
 from opgauge.reference_engine.errors import BackendUnavailableError
 from opgauge.reference_engine.executor import Find, finder, with_added
-from opgauge.reference_engine.types import Array, Kernel
+from opgauge.reference_engine.plan_cache import PlanCache
+from opgauge.reference_engine.types import Array, Kernel, Node
 
 if TYPE_CHECKING:
     from opgauge.reference_engine.passes import Rule
 
     from .dispatch import Device, Loaded
-
-MAX_PLANS = 16
 
 
 def kernels() -> tuple[Kernel, ...]:
@@ -29,18 +27,6 @@ def kernels() -> tuple[Kernel, ...]:
     from . import linear, movement, pointwise, reduce
 
     return tuple(row for family in (linear, pointwise, reduce, movement) for row in family.KERNELS)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A loaded program and what it is good for: one model, one set of input specs, one content of bound inputs."""
-
-    key: tuple[object, ...]
-    content: Mapping[str, bytes]
-    loaded: Loaded
-
-    def serves(self, key: tuple[object, ...], inputs: Mapping[str, Array]) -> bool:
-        return self.key == key and all(inputs[name].tobytes() == data for name, data in self.content.items())
 
 
 @dataclass
@@ -52,7 +38,8 @@ class Engine:
     find: Find
     fallback: Find | None
     device: Device
-    plans: list[Planned] = field(default_factory=list)  # the last used at the end
+    wanted: Callable[[Node], bool] | None = None
+    plans: PlanCache[Loaded] = field(default_factory=PlanCache)
 
     def __call__(self, model: bytes, inputs: Mapping[str, Array]) -> RunResult:
         from . import dispatch
@@ -84,7 +71,7 @@ class Engine:
         result = dispatch.run_program(self.device, loaded, inputs)
         new = {name: n - before.get(name, 0) for name, n in self.device.counts.items()}
         started = dict.fromkeys(("pipeline_creations", "buffer_creations", "prepare_submit_count"), 0)
-        counts = {**started, **result.counts, "plan_hit_count": int(hit)}
+        counts = {**started, **result.counts, **self.plans.counts(hit)}
         for name, n in new.items():
             counts[name] = counts.get(name, 0) + n
         return RunResult(result.outputs, counts, {"plan": ready - start, **result.times_ns})
@@ -96,30 +83,28 @@ class Engine:
         from . import dispatch
         from .plan import bind
 
-        specs = tuple((name, x.dtype.str, x.dtype.name, x.shape) for name, x in sorted(inputs.items()))
-        key = (hashlib.sha256(model).digest(), specs)
-        for at, kept in enumerate(self.plans):
-            if kept.serves(key, inputs):
-                self.plans.append(self.plans.pop(at))
-                return kept.loaded, True
+        kept = self.plans.find(model, inputs)
+        if kept is not None:
+            return kept, True
         graph = lower(model, inputs)
         if self.rules:
             graph, _ = passes.optimise(graph, self.rules)
-        program = bind(graph, self.find, self.device.limit, self.fallback)
+        program = bind(graph, self.find, self.device.limit, self.fallback, self.wanted)
         loaded = dispatch.load_program(self.device, program)
-        self.plans.append(Planned(key, {name: inputs[name].tobytes() for name in graph.bound}, loaded))
-        while len(self.plans) > MAX_PLANS:
-            dispatch.unload(self.device, self.plans.pop(0).loaded)
+        for gone in self.plans.keep(model, inputs, graph.bound, loaded):
+            dispatch.unload(self.device, gone)
         return loaded, False
 
 
-def load(adapter: str = "", fallback: str = "error", disable: str = "", only: str = "") -> Engine:
+def load(adapter: str = "", fallback: str = "error", disable: str = "", only: str = "", host: str = "") -> Engine:
     """The engine on one adapter, chosen by index or by a word of its description.
 
     `disable` and `only` are ids of graph rules joined by `+`; `disable=all` runs the graph as it was lowered.
 
     `fallback` says what becomes of a primitive without a WGSL kernel: `error` refuses the case, `count` computes it
-    on the CPU, with its transfers and a `fallback_count`.
+    on the CPU, with its transfers and a `fallback_count`. `host` names primitives (joined by `+`, a function after a
+    dot) that the CPU is to compute although there are kernels for them: one graph over two devices, with a transfer
+    wherever a tensor crosses.
 
     Raises: BackendUnavailableError where no adapter fits, or for an option that asks for what this engine lacks.
     """
@@ -139,11 +124,22 @@ def load(adapter: str = "", fallback: str = "error", disable: str = "", only: st
     except dispatch.wgpu.GPUError as error:
         raise BackendUnavailableError(f"wgpu: {dispatch.describe(chosen)} fails its probe ({error})") from error
     other = None
-    if fallback == "count":
+    if fallback == "count" or host:
         from opgauge.backends import cpu
 
         other = finder(with_added(cpu.kernels(), "cpu"))
-    return Engine(chosen, rules, finder(with_added(kernels(), "wgpu")), other, device)
+    return Engine(chosen, rules, finder(with_added(kernels(), "wgpu")), other, device, placed_by(host))
+
+
+def placed_by(host: str) -> Callable[[Node], bool] | None:
+    """Which nodes the option `host` sends to the CPU. Raises: BackendUnavailableError for an unknown primitive."""
+    from opgauge.reference_engine.primitives import PRIMITIVES
+
+    kinds = frozenset(filter(None, host.split("+")))
+    known = {f"{name}.{fn}" if fn else name for name, row in PRIMITIVES.items() for fn in row.fns} | set(PRIMITIVES)
+    if unknown := sorted(kinds - known):
+        raise BackendUnavailableError(f"wgpu: host={unknown[0]}: no such primitive; there are {', '.join(PRIMITIVES)}")
+    return (lambda node: node.kind in kinds or node.primitive in kinds) if kinds else None
 
 
 def _dispatch() -> Any:

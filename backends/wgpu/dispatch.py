@@ -24,7 +24,7 @@ from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import BackendUnavailableError, OpgaugeError, UnsupportedError
 from opgauge.reference_engine.types import Array
 
-from . import movement
+from . import host, movement
 from .plan import Clear, Copy, Dispatch, HostCall, Program, Tensor, last_uses, touched, word_bytes
 from .shader import GROUP, text
 from .timing import PASS_BYTES, Timer, make_timer, tick_ns, ticks_of, timed
@@ -323,12 +323,12 @@ def cut(program: Program, recorded: Iterator[Recorded]) -> Iterator[Segment]:
     steps: list[Recorded | Copy | Clear] = []
     for step in program.steps:
         if isinstance(step, HostCall):
-            yield Segment(tuple(steps), step.reads, step)
+            yield Segment(tuple(steps), tuple(tensor for _, tensor in step.reads), step)
             steps = []
         else:
             steps.append(next(recorded) if isinstance(step, Dispatch) else step)
     flags = tuple(check.flag for check in program.checks if not check.name)
-    yield Segment(tuple(steps), (*program.outputs, *flags), None)
+    yield Segment(tuple(steps), (*program.read_back, *flags), None)
 
 
 def staged_bytes(program: Program, tensors: Sequence[Tensor]) -> int:
@@ -366,21 +366,24 @@ def run_program(device: Device, loaded: Loaded, feeds: Mapping[str, Array]) -> R
     uploaded = time.perf_counter_ns()
     results: list[Array] = []
     ticks = 0
+    made = host.begin(program, feeds)
     for segment in loaded.segments:
         results, more = run_segment(device, loaded, segment, counts)
         ticks += more
         if segment.host:
-            out = np.empty(segment.host.write.shape, dt.numpy_dtype(segment.host.write.dtype))
-            segment.host.kernel.call(*results, out, *segment.host.attrs)
-            if out.size:
-                upload(device, loaded, segment.host.write, out, counts)
+            host.compute(program, segment.host, results, made)
+            for name, tensor in segment.host.writes:
+                if tensor.size:
+                    upload(device, loaded, tensor, made[name], counts)
     done = time.perf_counter_ns()
     flagged = [check for check in program.checks if not check.name]
-    for check, flag in zip(flagged, results[len(program.outputs) :], strict=True):
+    for check, flag in zip(flagged, results[len(program.read_back) :], strict=True):
         if flag[0]:
             value = flag[1:3].view(np.int64)[0]
             raise IndexError(f"{check.what}: index {value} is out of range for an axis of {flag[3]}")
-    outputs = tuple(results[: len(program.outputs)])
+    read = iter(results)
+    # What the host made may be the caller's memory under another shape.
+    outputs = tuple(made[y].copy() if isinstance(y, str) else next(read) for y in program.outputs)
     times = {"upload": uploaded - start, "run": done - uploaded}
     if loaded.timer:
         times["passes"] = round(ticks * device.tick_ns)

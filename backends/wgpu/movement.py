@@ -136,6 +136,11 @@ def copy(build: Builder, x: Tensor, out: Tensor) -> None:
     move(build, x, out, [Axis((Term(1, x.size, 1),), 1)])
 
 
+def transfer(build: Builder, x: Tensor, out: Tensor, to: str) -> None:
+    """Within one device a copy; between two the engine's own steps."""
+    copy(build, x, out)
+
+
 def transpose(build: Builder, x: Tensor, out: Tensor, perm: Ints) -> None:
     strides = strides_of(x.shape)
     move(build, x, out, [Axis((t,), strides[axis]) for t, axis in zip(terms_of(out.shape), perm, strict=True)])
@@ -426,5 +431,6 @@ KERNELS = (
     Kernel("DataMove", "pad", ("*",), pad),
     Kernel("DataMove", "concat", ("*",), concat),
     Kernel("DataMove", "copy", ("*",), copy),
+    Kernel("DataMove", "transfer", ("*",), transfer),
     Kernel("Gather", "", ("*",), gather),
 )

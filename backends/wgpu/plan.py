@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import UnsupportedError
 from opgauge.reference_engine.executor import Find, counts
+from opgauge.reference_engine.placement import HOST, crossings, is_transfer, place
 from opgauge.reference_engine.primitives import primitive_of
 from opgauge.reference_engine.types import Array, Graph, Kernel, Node, TensorSpec
 
@@ -73,13 +74,21 @@ class Clear:
 
 
 @dataclass(frozen=True)
-class HostCall:
-    """A node computed by a kernel of the CPU: its inputs are read back, its output is uploaded."""
+class HostNode:
+    """A node computed on the CPU; no kernel for a view."""
 
-    kernel: Kernel
-    reads: tuple[Tensor, ...]
-    write: Tensor
+    node: Node
+    kernel: Kernel | None
     attrs: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """Nodes computed by kernels of the CPU in one go: `reads` are read back before, `writes` uploaded after."""
+
+    nodes: tuple[HostNode, ...]
+    reads: tuple[tuple[str, Tensor], ...]
+    writes: tuple[tuple[str, Tensor], ...]
 
 
 Step = Dispatch | Copy | Clear | HostCall
@@ -99,7 +108,8 @@ class IndexCheck:
 class Program:
     """Everything that a device needs to run a graph: `sizes` in bytes by buffer number.
 
-    `once` reads constants only (packed weights, broadcast scalars): it runs when the program is loaded.
+    `once` reads constants only (packed weights, broadcast scalars): it runs when the program is loaded. An output is a
+    tensor, or the name of one that the host made.
     """
 
     once: tuple[Dispatch, ...]
@@ -107,9 +117,15 @@ class Program:
     sizes: tuple[int, ...]
     constants: Mapping[int, Array]
     inputs: Mapping[str, Tensor]
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor | str, ...]
     checks: tuple[IndexCheck, ...]
     counts: Mapping[str, int]
+    host: Graph | None = None
+
+    @property
+    def read_back(self) -> tuple[Tensor, ...]:
+        """The outputs that the device made."""
+        return tuple(y for y in self.outputs if isinstance(y, Tensor))
 
 
 def word_bytes(size: int) -> int:
@@ -169,11 +185,25 @@ class Builder:
         return next((name for name, t in self.inputs.items() if t.id == x.id), "")
 
 
-def bind(graph: Graph, find: Find, limit: int, fallback: Find | None = None) -> Program:
-    """The program of a graph; a node without a kernel goes to `fallback`'s, with its transfers as steps.
+def bind(
+    graph: Graph, find: Find, limit: int, fallback: Find | None = None, wanted: Callable[[Node], bool] | None = None
+) -> Program:
+    """The program of a graph. Nodes without a kernel go to `fallback`'s, as do those that `wanted` asks for.
 
     Raises: UnsupportedError naming the node and the dtypes for which there is no kernel.
     """
+    lacking: set[str] = set()
+
+    def on_host(node: Node) -> bool:
+        if fallback is None:
+            return False
+        if kernel_of(find, graph, node) is None:
+            lacking.add(node.output)
+            return True
+        return wanted is not None and wanted(node)
+
+    placed = place(graph, on_host)
+    graph = placed.graph
     build = Builder(limit)
     values: dict[str, Tensor] = {}
     for name in graph.inputs:
@@ -182,11 +212,19 @@ def bind(graph: Graph, find: Find, limit: int, fallback: Find | None = None) -> 
         values[name] = build.inputs[name] = build.temporary(spec.shape, spec.dtype)
     for name, array in graph.constants.items():
         values[name] = build.constant(array)
+    stretch: list[Node] = []
     for node in graph.nodes:
+        if is_transfer(node) or placed.device[node.output] == HOST:
+            stretch.append(node)
+            continue
+        _end_stretch(build, stretch, graph, values, fallback)
         build.source = node.source
-        values[node.output] = _bind_node(build, node, graph, values, find, fallback)
-    outputs = tuple(values[name] for name in graph.outputs)
+        values[node.output] = _bind_node(build, node, graph, values, find)
+    _end_stretch(build, stretch, graph, values, fallback)
+    outputs = tuple(name if placed.device.get(name) == HOST else values[name] for name in graph.outputs)
     once, steps = hoist(build.steps, build.constants)
+    on_cpu = placed.count(HOST)
+    where = {**crossings(placed), "fallback_count": len(lacking), "host_count": on_cpu}
     return Program(
         once,
         steps,
@@ -195,28 +233,61 @@ def bind(graph: Graph, find: Find, limit: int, fallback: Find | None = None) -> 
         build.inputs,
         outputs,
         tuple(build.checks),
-        {**counts(graph), **_tally(steps)},
+        {**counts(graph), **_tally(steps), **where},
+        graph if on_cpu else None,
     )
 
 
-def _bind_node(
-    build: Builder, node: Node, graph: Graph, values: Mapping[str, Tensor], find: Find, fallback: Find | None
-) -> Tensor:
+def kernel_of(find: Find, graph: Graph, node: Node) -> Kernel | None:
+    return find(node.primitive, node.fn, tuple(graph.specs[name].dtype for name in (*node.inputs, node.output)))
+
+
+def attributes_of(node: Node) -> tuple[object, ...]:
+    return tuple(node.attrs.get(name, "") for name in primitive_of(node.primitive).fns[node.fn])
+
+
+def no_kernel(graph: Graph, node: Node, device: str) -> UnsupportedError:
+    dtypes = ", ".join(graph.specs[name].dtype for name in (*node.inputs, node.output))
+    return UnsupportedError(f"{node.source}: {device} has no kernel for {node.kind} with {dtypes}")
+
+
+def _end_stretch(
+    build: Builder, stretch: list[Node], graph: Graph, values: dict[str, Tensor], fallback: Find | None
+) -> None:
+    """What the host does between two stretches of the device, as one step."""
+    if not stretch:
+        return
+    reads, writes, nodes = [], [], []
+    for node in stretch:
+        build.source = node.source
+        if is_transfer(node) and node.attrs["to"] == HOST:
+            reads.append((node.output, values[node.inputs[0]]))
+        elif is_transfer(node):
+            spec = graph.specs[node.output]
+            values[node.output] = build.temporary(spec.shape, spec.dtype)
+            writes.append((node.inputs[0], values[node.output]))
+        elif node.kind == "DataMove.reshape":
+            nodes.append(HostNode(node, None, ()))
+        else:
+            kernel = kernel_of(fallback, graph, node) if fallback else None
+            if kernel is None:
+                raise no_kernel(graph, node, "neither wgpu nor cpu")
+            nodes.append(HostNode(node, kernel, attributes_of(node)))
+    build.steps.append(HostCall(tuple(nodes), tuple(reads), tuple(writes)))
+    stretch.clear()
+
+
+def _bind_node(build: Builder, node: Node, graph: Graph, values: Mapping[str, Tensor], find: Find) -> Tensor:
     spec = graph.specs[node.output]
     inputs = tuple(values[name] for name in node.inputs)
     if node.kind == "DataMove.reshape":
         return replace(inputs[0], spec=spec)
-    dtypes = tuple(graph.specs[name].dtype for name in (*node.inputs, node.output))
-    attrs = tuple(node.attrs.get(name, "") for name in primitive_of(node.primitive).fns[node.fn])
-    kernel = find(node.primitive, node.fn, dtypes)
-    out = build.temporary(spec.shape, spec.dtype)
+    kernel = kernel_of(find, graph, node)
     if kernel is None:
-        other = fallback(node.primitive, node.fn, dtypes) if fallback else None
-        if other is None:
-            raise UnsupportedError(f"{node.source}: wgpu has no kernel for {node.kind} with {', '.join(dtypes)}")
-        build.steps.append(HostCall(other, inputs, out, attrs))
-    elif spec.size:
-        kernel.call(build, *inputs, out, *attrs)
+        raise no_kernel(graph, node, "wgpu")
+    out = build.temporary(spec.shape, spec.dtype)
+    if spec.size:
+        kernel.call(build, *inputs, out, *attributes_of(node))
     return out
 
 
@@ -239,11 +310,7 @@ def hoist(steps: Sequence[Step], constants: Mapping[int, Array]) -> tuple[tuple[
 
 def _tally(steps: Sequence[Step]) -> dict[str, int]:
     kinds = Counter(type(step) for step in steps)
-    return {
-        "dispatch_count": kinds[Dispatch],
-        "copy_count": kinds[Copy],
-        "fallback_count": kinds[HostCall],
-    }
+    return {"dispatch_count": kinds[Dispatch], "copy_count": kinds[Copy]}
 
 
 def pieces(total: int, most: int = MAX_ITERATIONS) -> list[tuple[int, int]]:
@@ -253,7 +320,7 @@ def pieces(total: int, most: int = MAX_ITERATIONS) -> list[tuple[int, int]]:
 
 def last_uses(program: Program) -> dict[int, int]:
     """The index of the last step that touches each buffer; those that live through the run are absent."""
-    kept = {*program.constants, *(t.id for t in program.inputs.values()), *(t.id for t in program.outputs)}
+    kept = {*program.constants, *(t.id for t in program.inputs.values()), *(t.id for t in program.read_back)}
     kept |= {c.flag.id for c in program.checks}
     kept |= {id for step in program.once for id in touched(step)}
     last: dict[int, int] = {}
@@ -269,7 +336,7 @@ def touched(step: Step) -> tuple[int, ...]:
         return step.source, step.target
     if isinstance(step, Clear):
         return (step.target,)
-    return (*(x.id for x in step.reads), step.write.id)
+    return tuple(x.id for _, x in (*step.reads, *step.writes))
 
 
 def stack_size(shape: Sequence[int]) -> int:

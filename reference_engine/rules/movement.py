@@ -226,7 +226,7 @@ def _follows(left: Node, right: Node, axis: int) -> bool:
 
 def gemm_transposes(graph: Graph, at: Index, node: Node, draft: Draft) -> str | None:
     """A @ B = (B' @ A')' where that saves more transposed bytes than it adds."""
-    if node.primitive != "Gemm":
+    if node.kind != "Gemm":
         return None
     a, b, *zeros = node.inputs
     reader = at.sole_reader(node.output)

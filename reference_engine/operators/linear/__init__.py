@@ -1,4 +1,4 @@
-"""Products: matrices, convolutions, Einsum, attention, and their integer and quantized forms."""
+"""Products: matrices, convolutions, Einsum, attention, recurrent layers, and their integer and quantized forms."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from .conv import CONV
 from .einsum import EINSUM
 from .integer import INTEGER
 from .matmul import MATMUL
+from .recurrent import RECURRENT
 from .requantized import REQUANTIZED
 
-LINEAR: dict[tuple[str, str], OperatorDef] = {**MATMUL, **CONV, **INTEGER, **REQUANTIZED, **EINSUM, **ATTENTION}
+LINEAR: dict[tuple[str, str], OperatorDef] = {
+    **MATMUL,
+    **CONV,
+    **INTEGER,
+    **REQUANTIZED,
+    **EINSUM,
+    **ATTENTION,
+    **RECURRENT,
+}
