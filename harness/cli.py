@@ -408,6 +408,9 @@ GROUPS = (
     "fixtures",
     "gate",
     "bench",
+    "trends",
+    "certify",
+    "soak",
     "report",
 )
 for group in GROUPS:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
+from opgauge.backends import UnknownBackendError, resolve
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
 from opgauge.reports.tables import repro_line
 
 from . import frames
+
+TAKEN = (Status.PASS, Status.UNTRUSTED, Status.DEVIATION)
 
 
 def findings(records: Sequence[Record], informative: Collection[str] = ()) -> list[Finding]:
@@ -21,7 +25,40 @@ def findings(records: Sequence[Record], informative: Collection[str] = ()) -> li
         elif r.status is Status.INVALID:
             text = f"a case of our own suite is not legal: {r.message}"
             found.append(Finding("invalid", f"{r.op}/{r.label}", text, repro_line(r), r.detail))
-    return found + untrusted(records, informative)
+    return found + refusals(records, informative) + untrusted(records, informative)
+
+
+def refusals(records: Sequence[Record], informative: Collection[str] = ()) -> list[Finding]:
+    """Cases that one version or variant of a runtime refuses and another one takes.
+
+    Only in rows of which it takes something: what a version does not have at all is no fault.
+    """
+    rows: dict[tuple[str, str, str], dict[str, dict[str, Record]]] = defaultdict(lambda: defaultdict(dict))
+    for r in records:
+        if r.suite == "operators" and r.backend not in informative:
+            rows[_runtime(r.backend), r.op, r.label][r.backend][r.case] = r
+    found = []
+    for (_, op, label), seen in sorted(rows.items()):
+        for backend, mine in seen.items():
+            refused = {case: r for case, r in mine.items() if r.status is Status.UNSUPPORTED}
+            if len(refused) == len(mine):
+                continue
+            for other, theirs in seen.items():
+                taken = [case for case in refused if case in theirs and theirs[case].status in TAKEN]
+                if other != backend and taken:
+                    first = refused[taken[0]]
+                    text = f"refuses {len(taken)} of {len(mine)} cases that {other} takes: {first.message}"
+                    detail = {"cases": taken[:20]}
+                    found.append(Finding("unsupported", f"{op}/{label} on {backend}", text, repro_line(first), detail))
+    return found
+
+
+def _runtime(backend: str) -> str:
+    """What versions and options of a runtime have in common."""
+    try:
+        return resolve(backend).name
+    except UnknownBackendError:  # of a record made elsewhere
+        return backend
 
 
 def untrusted(records: Sequence[Record], informative: Collection[str] = ()) -> list[Finding]:

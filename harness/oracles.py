@@ -16,6 +16,8 @@ from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine import rounding
 from opgauge.reference_engine.types import Array, Exact, Observation, Policy, Status, Verdict
 
+from .spread import spread
+
 SHOWN = 8
 POSITIONS = 512
 # A judged case must decide at least one element, and leave this share of them unsaturated.
@@ -200,6 +202,7 @@ def explain(exact: Exact, actual: Array, outside: Array, policy: Policy) -> dict
         "shape": [int(d) for d in exact.value.shape],
         "wider": wider(exact, actual, outside, policy),
         "largest_error": largest_error(exact, actual, outside),
+        "spread": spread(exact, actual, outside),
     }
     if exact.real is not None:
         real = exact.real.ravel()[shown]

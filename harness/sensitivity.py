@@ -11,9 +11,9 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -21,11 +21,11 @@ from typing import NamedTuple
 from opgauge.backends import resolve
 from opgauge.reference_engine import lower
 from opgauge.reference_engine.errors import BackendUnavailableError, ModelError, OpgaugeError
-from opgauge.reference_engine.evaluate import evaluate
+from opgauge.reference_engine.evaluate import evaluate, reals
 from opgauge.reference_engine.operators import table
-from opgauge.reference_engine.types import FINDINGS, Case, CaseSpec, Exact, Graph, Status
+from opgauge.reference_engine.types import FINDINGS, Case, CaseSpec, Exact, Graph, Observation, Policy, Status
 
-from . import check, generate
+from . import check, criteria, generate
 from .client import Client
 
 
@@ -48,6 +48,7 @@ class Outcome:
 
     `caught_after` counts cases up to and with the first that failed, 0 when none did; `case` and
     `message` are that case's. `lacking` are rows whose form the fault's own kernel does not have.
+    `others` the same count for the criteria of others that failed a case, where they were asked.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Outcome:
     case: str = ""
     message: str = ""
     lacking: tuple[str, ...] = ()
+    others: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def caught(self) -> bool:
@@ -115,13 +117,14 @@ def measure(
     only: Sequence[str] = (),
     progress: Callable[[Outcome], None] = lambda _: None,
     jobs: int = 0,
+    compare: bool = False,
 ) -> Iterator[Outcome]:
     """One outcome for each fault and each of its operators that has a suite row.
 
     `cases` per suite row (operator and dtypes), taken from the rows in turn, so that `caught_after`
     counts what a run over the operator would have seen. Cases that the runtime under the faults (`BASE`)
     refuses are left out: what a fault makes of them says nothing. `jobs` faults run side by side, each in
-    its own worker.
+    its own worker. `compare` asks the criteria of others too, about the same outputs.
     """
     drawn: dict[str, list[Prepared]] = {}
     wanted: list[tuple[FaultDef, str]] = []
@@ -136,7 +139,8 @@ def measure(
                 drawn[op] = accepted(everything) or everything
             wanted.append((fault, op))
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-        for outcome in pool.map(lambda pair: judge_fault(path, pair[0], pair[1], drawn[pair[1]]), wanted):
+        judged = pool.map(lambda pair: judge_fault(path, pair[0], pair[1], drawn[pair[1]], compare), wanted)
+        for outcome in judged:
             progress(outcome)
             yield outcome
 
@@ -185,7 +189,7 @@ class Failure(NamedTuple):
         return self.status is Status.FAIL and self.message.startswith("raised ")
 
 
-def judge_fault(path: Path, fault: FaultDef, op: str, cases: Sequence[Prepared]) -> Outcome:
+def judge_fault(path: Path, fault: FaultDef, op: str, cases: Sequence[Prepared], compare: bool = False) -> Outcome:
     """Run the fault until a case fails; an honest variant runs through all of them.
 
     A fault and its module know some element types and forms only. A row on which it raises in most cases, or an
@@ -194,6 +198,7 @@ def judge_fault(path: Path, fault: FaultDef, op: str, cases: Sequence[Prepared])
     spec = resolve(f"faults:{path.resolve()}:{fault.id}")
     ran: Counter[str] = Counter()
     failures: list[Failure] = []
+    others: dict[str, int] = {}
     with Client(spec) as client:
         for case in cases:
             rounds = check.rounds_of(case.subject)
@@ -206,17 +211,42 @@ def judge_fault(path: Path, fault: FaultDef, op: str, cases: Sequence[Prepared])
                 continue
             label = case.subject.label
             ran[label] += 1
+            if compare:
+                for name in _rejecting(case, seen):
+                    others.setdefault(name, ran.total())
             if verdict.status in FINDINGS:
                 found = Failure(ran.total(), label, case.subject.case, verdict.status, verdict.message)
                 failures.append(found)
-                if not fault.benign and not found.raised:
+                if not fault.benign and not found.raised and (not compare or len(others) == len(criteria.CRITERIA)):
                     break
     failed = Counter(f.label for f in failures if fault.benign or f.raised)
     lacking = tuple(sorted(label for label, count in failed.items() if 2 * count > ran[label]))
     first = next((f for f in failures if f.label not in lacking or not (fault.benign or f.raised)), None)
     evidence = (str(first.status), first.case, first.message) if first else ("", "", "")
     after = first.after if first else 0
-    return Outcome(fault.id, op, fault.cls, fault.title, fault.benign, ran.total(), after, *evidence, lacking=lacking)
+    return Outcome(
+        fault.id,
+        op,
+        fault.cls,
+        fault.title,
+        fault.benign,
+        ran.total(),
+        after,
+        *evidence,
+        lacking=lacking,
+        others=others,
+    )
+
+
+def _rejecting(case: Prepared, seen: Observation) -> list[str]:
+    """Who else would have failed this case: all where the process died, none where only opgauge looks."""
+    if seen.status in (Status.CRASH, Status.HANG, Status.OOM):
+        return [c.name for c in criteria.CRITERIA]
+    if seen.status is not Status.PASS:
+        return []
+    forced = check.forced_outputs(case.graph, seen, case.exacts)
+    sets = evaluate(case.graph, case.subject.inputs, Policy(), forced) if forced else case.exacts
+    return criteria.rejecting(sets, reals(case.graph, case.subject.inputs, Policy(), forced), seen.outputs)
 
 
 def summary(outcomes: Sequence[Outcome], faults: Sequence[FaultDef]) -> dict[str, object]:
@@ -231,6 +261,15 @@ def summary(outcomes: Sequence[Outcome], faults: Sequence[FaultDef]) -> dict[str
         tally["applicable"] += 1
         tally["caught"] += identity in caught
     done = {o.id for o in outcomes}
+    others = {
+        c.name: {
+            "caught": sorted({o.id for o in seeded if c.name in o.others}),
+            "benign_flagged": sorted({o.id for o in outcomes if o.benign and c.name in o.others}),
+            "text": c.text,
+            "source": c.source,
+        }
+        for c in criteria.CRITERIA
+    }
     lowered = {op for _, op in table()}
     return {
         "applicable": len(ids),
@@ -245,5 +284,6 @@ def summary(outcomes: Sequence[Outcome], faults: Sequence[FaultDef]) -> dict[str
         "not_applicable": [
             f"{f.id} {f.op} ({'no suite row' if f.op not in lowered else f.cls})" for f in faults if f.id not in done
         ],
+        "others": others if any(o.others for o in outcomes) else {},
         "outcomes": [{**asdict(o), "caught": o.caught} for o in outcomes],
     }

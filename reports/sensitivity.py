@@ -58,6 +58,7 @@ def render(summary: Mapping[str, Any], cases: int) -> str:
 CAVEATS = (
     "The other criteria were made for data of their own: oneDNN and TOSA choose inputs that fit their thresholds,",
     "so that alarms on honest variants here are no fault of theirs, but what comes of a criterion taken elsewhere.",
+    "A criterion that accuses many honest variants also sees faults by accusing everything: read both columns.",
     "Faults that need more than one call, or a look at memory, cannot be seen by any comparison of one output.",
 )
 

@@ -54,6 +54,7 @@ FAMILY_ROOMS = (
     "backends/wgpu",
 )
 LINES = 500
+PUBLISHED = "reports/sample"  # a site made by `opgauge report site`, for people, not for the wheel
 BANNED_NAMES = {"utils", "common", "helpers", "base", "manager"}
 
 
@@ -187,7 +188,12 @@ def data_files(root: Path) -> Iterator[Path]:
     for room in ROOMS:
         for path in sorted((root / room).rglob("*")):
             hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(root).parts)
-            if path.is_file() and path.suffix not in (".py", ".pyc", ".md") and not hidden:
+            if (
+                path.is_file()
+                and path.suffix not in (".py", ".pyc", ".md")
+                and not hidden
+                and not lies_in(place(root, path), (PUBLISHED,))
+            ):
                 yield path
 
 

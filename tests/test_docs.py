@@ -301,7 +301,7 @@ def shown_commands() -> Iterator[tuple[str, list[str]]]:
             *re.findall(r"^ {4}(.+)$", text, re.MULTILINE),
         ]
         for line in re.findall(r"^(?:[A-Z_]+=\S+ )?opgauge (.+)$", "\n".join(blocks), re.MULTILINE):
-            yield page, shlex.split(line, comments=True)
+            yield page, shlex.split(line.partition(" > ")[0], comments=True)  # the shell keeps what follows
         for line in re.findall(r"`opgauge ([a-z][^`\n]*)`", text):
             yield page, shlex.split(line)
 

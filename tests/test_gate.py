@@ -57,3 +57,26 @@ def test_undecided_elements_count_by_their_share():
 def test_a_shrunk_case_is_the_one_to_reproduce():
     record = replace(GOOD, status=Status.FAIL, detail={"smaller": {"case": "Relu/smaller"}})
     assert "Relu/smaller" in gate.findings([record])[0].repro
+
+
+def versions(old: list[Status], new: list[Status], other: str = "onnxruntime") -> list[Record]:
+    return [
+        replace(GOOD, case=f"{GOOD.case}{i}", backend=backend, status=status, message="no" if status != "pass" else "")
+        for backend, statuses in (("onnxruntime==1.26.0", old), (other, new))
+        for i, status in enumerate(statuses)
+    ]
+
+
+def test_a_case_that_one_version_refuses_and_another_takes_is_a_finding_of_the_one_that_refuses():
+    no, yes = Status.UNSUPPORTED, Status.PASS
+    (found,) = gate.findings(versions([yes, no, no], [yes, yes, no]))
+    assert (found.rule, found.subject) == ("unsupported", "Relu/float32 on onnxruntime==1.26.0")
+    assert "refuses 1 of 3 cases that onnxruntime takes: no" in found.message
+    assert f"{GOOD.case}1" in found.repro
+
+
+def test_what_a_version_does_not_have_at_all_or_another_runtime_takes_is_no_finding():
+    no, yes = Status.UNSUPPORTED, Status.PASS
+    assert gate.findings(versions([no, no], [yes, yes])) == []
+    assert gate.findings(versions([yes, no], [yes, no])) == []
+    assert gate.findings(versions([yes, no], [yes, yes], other="cpu")) == []

@@ -206,6 +206,19 @@ def test_regions_between_quantized_tensors_stay_together():
     assert len(single) == len(loaded("classifier-int8").model.graph.node) > len(pieces)
 
 
+def test_what_is_moved_before_it_is_quantized_stays_with_its_region():
+    """onnxruntime quantizes before a Transpose and shows the moved tensor already quantized, an output too."""
+    s = Sketch(np.random.Generator(np.random.PCG64(1)))
+    summed = s("Add", s.input(s.normal(2, 6)), s.const(s.normal(6)))
+    moved = s("Transpose", s("Reshape", summed, s.const([2, 3, 2], "int64")), perm=[0, 2, 1])
+    data, _ = s.build((s("QuantizeLinear", moved, s.const(0.5), s.const(0, "int8")), "int8"))
+    (region,) = segments.cut(parse(data).graph)
+    assert [n.op_type for n in region.nodes] == ["Add", "Reshape", "Transpose", "QuantizeLinear"]
+    assert region.op == "Add"
+    read = s.build((moved, "float32"))[0]
+    assert len(segments.cut(parse(read).graph)) == 4
+
+
 def test_windows_cover_every_segment_once():
     pieces = segments.cut(loaded("unet").model.graph)
     sizes = models.tensor_sizes(loaded("unet"))

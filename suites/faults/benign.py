@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from opgauge.reference_engine.types import Array
+from opgauge.reference_engine.types import Array, Policy
 
+from . import forms
 from . import kernels as k
+from . import orders as o
 from .planted import Call, Outputs, Planted, Skip
-from .pointwise import fn, quantize
+from .pointwise import fn, qlinear, quantize
 from .reduce import SUMS, summing
 
 F = np.float32
@@ -52,15 +54,9 @@ def blocked(a: Array, b: Array) -> Array:
 
 def pairwise(a: Array, b: Array) -> Array:
     """Products first, then sums of two, of four..."""
-    if a.shape[-1] == 0 or a.shape[-2] * b.shape[-1] * a.shape[-1] > 100_000:
+    if a.shape[-1] == 0:
         raise Skip
-    with np.errstate(all="ignore"):
-        terms = a[..., :, None, :] * np.swapaxes(b, -1, -2)[..., None, :, :]
-        while terms.shape[-1] > 1:
-            if terms.shape[-1] % 2:
-                terms = np.concatenate([terms, np.zeros((*terms.shape[:-1], 1), F)], -1)
-            terms = terms[..., ::2] + terms[..., 1::2]
-    return terms[..., 0]
+    return o.product(o.pairwise)(a, b)
 
 
 def kahan(a: Array, b: Array) -> Array:
@@ -80,6 +76,11 @@ def in_float64(a: Array, b: Array) -> Array:
         return np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(F)
 
 
+def library(a: Array, b: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return np.matmul(a, b)
+
+
 def quotient_first(a: Array, b: Array, y: Array) -> Array:
     return (a.astype(F) / y.astype(F)) * b.astype(F)
 
@@ -92,28 +93,10 @@ def in_double(a: Array, b: Array, y: Array) -> Array:
     return (a.astype(np.float64) * b.astype(np.float64)) / y.astype(np.float64)
 
 
-def kahan_fold(x: Array) -> Array:
-    if not np.isfinite(x).all():
-        raise Skip
-    acc = lost = np.zeros(x.shape[:-1], F)
-    for i in range(x.shape[-1]):
-        term = x[..., i] - lost
-        total = acc + term
-        lost, acc = (total - acc) - term, total
-    return acc
-
-
-def sequential_fold(x: Array) -> Array:
-    acc = np.zeros(x.shape[:-1], F)
-    for i in range(x.shape[-1]):
-        acc = acc + x[..., i]
-    return acc
-
-
-def lanes_fold(x: Array) -> Array:
-    """Eight running sums, as vectors have them."""
-    full = np.concatenate([x, np.zeros((*x.shape[:-1], -x.shape[-1] % 8), F)], -1)
-    return sequential_fold(sequential_fold(np.swapaxes(full.reshape(*x.shape[:-1], -1, 8), -1, -2)))
+def by_inverse(fold: o.Fold):
+    """A mean by the rounded reciprocal of the count; a sum as it is."""
+    inverse = lambda x: fold(x) * (F(1) / F(x.shape[-1]))  # noqa: E731
+    return lambda call: k.rows(call, inverse if call.op == "ReduceMean" else fold)
 
 
 def other_nan(call: Call, outputs: Outputs) -> Outputs:
@@ -132,18 +115,17 @@ def other_zero(call: Call, outputs: Outputs) -> Outputs:
     return [np.where(outputs[0] == 0, -outputs[0], outputs[0]), *outputs[1:]]
 
 
-def two_step_softmax(call: Call) -> Outputs:
-    """exp of float64 rounded, the sum from the end, a product with the reciprocal."""
-    x = call.need(0)
-    k.require(x.dtype == F and call.opset >= 13 and x.size > 0)
-    axis = call.attrs.get("axis", -1)
-    with np.errstate(all="ignore"):
-        e = np.exp((x - x.max(axis, keepdims=True)).astype(np.float64)).astype(F)
-        total = sequential_fold(np.moveaxis(e, axis, -1)[..., ::-1])
-        return [e * np.expand_dims(F(1) / total, axis)]
+def half_away(x: Array) -> Array:
+    """In float64: |x| + 0.5 in float32 would make 1 of the largest number below 0.5, which is no honest rounding."""
+    wide = x.astype(np.float64)
+    return np.copysign(np.floor(np.abs(wide) + 0.5), wide)
 
 
-BENIGN = (
+def rounded_exp(x: Array) -> Array:
+    return np.exp(x.astype(np.float64)).astype(F)
+
+
+WRITTEN = (
     Planted("H01", FLOAT, "benign", "sums in sequence", inside=k.floating(sequential)),
     Planted("H02", FLOAT, "benign", "sums from the end", inside=k.floating(backward)),
     Planted("H03", FLOAT, "benign", "fused multiply-add", inside=k.floating(fused)),
@@ -156,10 +138,16 @@ BENIGN = (
     Planted("H10", QUANTIZED, "benign", "multiplier (sa * sb) * (1 / sy)", inside=k.integer(factor=reciprocal)),
     Planted("H11", QUANTIZED, "benign", "multiplier in float64", inside=k.integer(factor=in_double)),
     Planted("H12", ("QuantizeLinear",), "benign", "the quotient in float32, ties to even", inside=quantize()),
-    Planted("H13", SUMS, "benign", "sums in sequence", inside=summing(sequential_fold)),
-    Planted("H14", SUMS, "benign", "eight running sums", inside=summing(lanes_fold)),
-    Planted("H15", SUMS, "benign", "compensated sums", inside=summing(kahan_fold)),
-    Planted("H16", ("Softmax",), "benign", "a product with the reciprocal of the sum", inside=two_step_softmax),
+    Planted("H13", SUMS, "benign", "sums in sequence", inside=summing(o.sequential)),
+    Planted("H14", SUMS, "benign", "eight running sums", inside=summing(o.lanes(8))),
+    Planted("H15", SUMS, "benign", "compensated sums", inside=summing(o.compensated)),
+    Planted(
+        "H16",
+        ("Softmax",),
+        "benign",
+        "a product with the reciprocal of the sum",
+        inside=forms.softmax(o.backward, rounded_exp, True),
+    ),
     Planted("H17", ("Max", "Min", "Add", "Relu"), "benign", "another NaN", after=other_nan),
     Planted("H18", ("Max", "Min", "Relu", "Abs"), "benign", "zeros of the other sign", after=other_zero),
     Planted(
@@ -170,4 +158,88 @@ BENIGN = (
         inside=fn(lambda x: 1 / (1 + np.exp(-x.astype(np.float64)))),
     ),
     Planted("H20", ("MatMulInteger", "ConvInteger"), "benign", "sums modulo 2^32", inside=k.integer()),
+    Planted("H21", FLOAT, "benign", "numpy's library", inside=k.floating(library)),
+    Planted("H22", FLOAT, "benign", "fused multiply-add in 8 lanes", inside=k.floating(o.fused(8))),
+    Planted("H23", FLOAT, "benign", "fused multiply-add in 4 lanes", inside=k.floating(o.fused(4))),
+    Planted("H24", ("Gemm", "Conv"), "benign", "the bias first", inside=forms.bias_first),
+    Planted("H25", QUANTIZED, "benign", "(acc * (sa * sb)) / sy", inside=forms.staged(forms.two_steps)),
+    Planted("H26", QUANTIZED, "benign", "((acc * sa) * sb) / sy", inside=forms.staged(forms.three_steps)),
+    Planted("H27", QUANTIZED, "benign", "(acc * (sa * sb)) * (1 / sy)", inside=forms.staged(forms.inverse_last)),
+    Planted("H28", QUANTIZED, "benign", "all in float64", inside=forms.staged(forms.in_double)),
+    Planted(
+        "H29",
+        ("QuantizeLinear",),
+        "benign",
+        "the quotient in float64",
+        inside=quantize(divide=lambda x, s: x.astype(np.float64) / s.astype(np.float64)),
+    ),
+    Planted("H30", ("QLinearAdd", "QLinearMul"), "benign", "in float32, one step after another", inside=qlinear()),
+    Planted("H31", ("BatchNormalization",), "benign", "one factor for scale and root", inside=forms.batch_norm(False)),
+    Planted("H32", ("BatchNormalization",), "benign", "x s + (bias - mean s)", inside=forms.batch_norm(True)),
+    Planted("H33", ("LayerNormalization",), "benign", "a quotient", inside=forms.layer_norm(o.sequential, "quotient")),
+    Planted(
+        "H34", ("LayerNormalization",), "benign", "a reciprocal root", inside=forms.layer_norm(o.lanes(8), "factor")
+    ),
+    Planted("H35", ("LayerNormalization",), "benign", "x s - mean s", inside=forms.layer_norm(o.pairwise, "folded")),
+    Planted("H36", SUMS, "benign", "the reciprocal of the count", inside=by_inverse(o.sequential)),
+)
+FUNCTIONS = tuple(
+    Planted(f"HF{i:02d}", (op,), "benign", title, inside=fn(form))
+    for i, (op, title, form) in enumerate(forms.FUNCTIONS, 1)
+)
+PRODUCTS = tuple(
+    Planted(f"HP{i:02d}", FLOAT, "benign", f"sums {title}", inside=k.floating(o.product(fold)))
+    for i, (title, fold) in enumerate(o.FOLDS.items(), 1)
+)
+REDUCTIONS = tuple(
+    Planted(f"HR{i:02d}", SUMS, "benign", f"sums {title}", inside=summing(fold))
+    for i, (title, fold) in enumerate(o.FOLDS.items(), 1)
+)
+MEANS = tuple(
+    Planted(f"HG{i:02d}", ("GlobalAveragePool",), "benign", f"sums {title}", inside=forms.global_mean(fold))
+    for i, (title, fold) in enumerate(o.FOLDS.items(), 1)
+)
+SOFTMAXES = tuple(
+    Planted(f"HS{i:02d}", ("Softmax",), "benign", f"sums {title}", inside=forms.softmax(fold))
+    for i, (title, fold) in enumerate(o.FOLDS.items(), 1)
+)
+# Not the largest first: squares of a wide spread then fall below half an ulp of their sum one after another, all to
+# one side, and 4 sqrt(k) u (N1) presumes roundings that do not lean.
+NORMS = tuple(
+    Planted(f"HN{i:02d}", ("LayerNormalization",), "benign", f"sums {title}", inside=forms.layer_norm(fold, "quotient"))
+    for i, (title, fold) in enumerate(o.FOLDS.items(), 1)
+    if fold is not o.largest_first
+)
+BENIGN = (*WRITTEN, *FUNCTIONS)
+# Too many for `opgauge sensitivity`, which runs each in a process of its own: tests/quality/honest.py has them.
+ORDERS = (*PRODUCTS, *REDUCTIONS, *MEANS, *SOFTMAXES, *NORMS)
+
+# Honest only where the runtime declares it: without the policy these are faults of the catalogue (N10).
+DECLARED = (
+    (
+        Planted("D01", QUANTIZED, "declared", "Q31, one rounding", inside=forms.staged(forms.fixed_point, forms.whole)),
+        Policy(round=("up",)),
+    ),
+    (
+        Planted("D02", QUANTIZED, "declared", "ties away from zero", inside=k.integer(rounding=half_away)),
+        Policy(round=("away",)),
+    ),
+    (
+        Planted("D03", QUANTIZED, "declared", "zero point before rounding", inside=k.integer(inside=True)),
+        Policy(zp_inside=True),
+    ),
+    (
+        Planted(
+            "D04",
+            ("QuantizeLinear",),
+            "declared",
+            "the reciprocal of the scale",
+            inside=quantize(divide=lambda x, s: (x * (F(1) / s)).astype(F)),
+        ),
+        Policy(q_div="recip"),
+    ),
+    (
+        Planted("D05", ("QuantizeLinear",), "declared", "ties away from zero", inside=quantize(half_away)),
+        Policy(round=("away",)),
+    ),
 )

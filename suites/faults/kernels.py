@@ -168,7 +168,8 @@ def requantized(
 
 def clipped(x: Array, dtype: np.dtype) -> Array:
     info = np.iinfo(dtype)
-    return np.clip(np.nan_to_num(x.astype(np.float64), nan=info.min), info.min, info.max).astype(dtype)
+    # asarray: of a tensor without dimensions numpy makes a scalar.
+    return np.asarray(np.clip(np.nan_to_num(x.astype(np.float64), nan=info.min), info.min, info.max)).astype(dtype)
 
 
 def int_sum(call: Call, product: Product = int_product, pad_with_zero: bool = False) -> tuple[Array, Quantized]:
