@@ -51,7 +51,8 @@ def render(summary: Mapping[str, Any], cases: int) -> str:
     lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     lines += _rows([o for o in outcomes if o["benign"]], others)
     if summary["missed"]:
-        lines += ["", "## Not seen", "", *(f"- {text}" for text in summary["missed"])]
+        lines += ["", "## Not seen", "", f"In {cases} cases of each row of the suite; more cases see more.", ""]
+        lines += [f"- {text}" for text in summary["missed"]]
     return "\n".join(lines) + "\n"
 
 

@@ -117,6 +117,7 @@ MEANING = [
     ),
     ("DataMove", "concat", [X, X[:, :1]], {"axis": 1}, np.concatenate([X, X[:, :1]], 1)),
     ("DataMove", "copy", [X], {}, X),
+    ("DataMove", "transfer", [X], {"to": "wgpu"}, X),
     ("Gather", "", [X, np.asarray([-1, 0], np.int64)], {}, X[:, [2, 0]]),
     ("Gather", "nd", [X, np.asarray([[[2], [-3]], [[0], [1]]], np.int64)], {}, np.stack([X[0, [2, 0]], X[1, [0, 1]]])),
     ("Gather", "nd", [X[None], np.asarray([[[1, 2], [-1, 0]]], np.int64)], {}, X[None, [1, 1], [2, 0]]),
