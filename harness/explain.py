@@ -62,14 +62,14 @@ def likely_cause(record: Record) -> Advice:
         return Advice("the element type of an output is wrong", "cast the result to the type that ONNX states")
     if "returned" in record.message:
         return Advice("the number of outputs is wrong", "return every output of the node, in ONNX's order")
-    if known := detail.get("formula"):
-        return Advice(
-            f"it computes {known[0]}, to the bit", "opgauge fingerprint BACKEND; compare with docs/numerics.md, N4"
-        )
     wider = str(detail.get("wider", ""))
-    for word, cause in POLICIES:
-        if word in wider:
-            return Advice(cause, "compare with docs/numerics.md, N4 and N10")
+    cause = next((cause for word, cause in POLICIES if word in wider), "")
+    if known := detail.get("formula"):
+        exactly = f"it computes {known[0]}, to the bit"
+        told = f"{cause}: {exactly}" if cause else exactly
+        return Advice(told, "opgauge fingerprint BACKEND; compare with docs/numerics.md, N4 and N10")
+    if cause:
+        return Advice(cause, "compare with docs/numerics.md, N4 and N10")
     if stripes := pattern(detail):
         return Advice(stripes, "try a size that is a multiple of the width: then it should pass")
     if "no rounding policy" in wider:

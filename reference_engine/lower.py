@@ -259,7 +259,10 @@ def _constant(emit: Emitter, node: onnx.NodeProto, where: str, values: dict[str,
 def _float_defaults(lower_fn: Any) -> dict[str, Any]:
     """Defaults that are floats, as a model would hold them: ONNX's are 32 bits wide, 0.01 is not a hundredth."""
     parameters = inspect.signature(lower_fn).parameters.values()
-    return {p.name: float(np.float32(p.default)) for p in parameters if isinstance(p.default, float)}
+    later = getattr(lower_fn, "versions", {})  # of `checks.versioned`: what is passed there counts as given
+    return {
+        p.name: float(np.float32(p.default)) for p in parameters if isinstance(p.default, float) and p.name not in later
+    }
 
 
 @lru_cache(maxsize=1024)

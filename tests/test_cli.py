@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from opgauge import cli, store
+from opgauge import cli, cli_report, store
 from opgauge import run as supervisor
 from opgauge.reference_engine.types import Record, Status
 
@@ -129,7 +129,7 @@ def test_an_error_of_ours_is_exit_4_never_a_finding(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(cli, "write_reports", broken)
+    monkeypatch.setattr(cli_report, "write_reports", broken)
     assert command(monkeypatch, ["run", "-b", "exact", "--op", "MatMul", "--out", str(tmp_path)], [record()]) == 4
     assert "ZeroDivisionError" in capsys.readouterr().err
 
@@ -189,7 +189,7 @@ def test_a_dying_reference_worker_costs_its_task_only(how: str) -> None:
 
     lost = {"die-after", "raise-after", "memory-after"}
     assert sorted(seen) == sorted({n for t in tasks for n in t.names} - lost)
-    assert sorted(done, key=str) == sorted(tasks, key=str)
+    assert sorted(done, key=str) == sorted((t for t in tasks if t.names[0] != "die"), key=str)  # it is to be resumed
     died, raised, memory = sorted(outcome.errors)
     assert died == "row die die-after: the reference worker ended: exit code 7"
     assert memory.startswith("row raise raise-after: ValueError: broken (perform.py:")

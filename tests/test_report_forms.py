@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from opgauge import cli, cli_report, config, expectations, explain, scaffold, store
+from opgauge import cli, cli_report, cli_sensitivity, config, expectations, explain, scaffold, store
 from opgauge.frames import tables
 from opgauge.reference_engine.errors import OpgaugeError
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
@@ -332,7 +332,7 @@ def test_every_setting_of_a_command_is_an_option_of_it() -> None:
     import inspect
 
     for command, names in config.COMMANDS.items():
-        function = {"list": cli.list_}.get(command) or getattr(cli, command)
+        function = {"list": cli.list_, "sensitivity": cli_sensitivity.sensitivity}.get(command) or getattr(cli, command)
         assert names <= set(inspect.signature(function).parameters), command
 
 

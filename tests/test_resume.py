@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from opgauge import cli, query, resume, store
+from opgauge import cli, cli_report, query, resume, store
 from opgauge import run as supervisor
 from opgauge.backends import resolve
 from opgauge.client import Client
@@ -37,7 +37,7 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(autouse=True)
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference worker's part without its process, no reports."""
-    monkeypatch.setattr(cli, "write_reports", lambda *_: None)
+    monkeypatch.setattr(cli_report, "write_reports", lambda *_: None)
     monkeypatch.setattr(cli, "_machine", dict)
 
     def run(tasks, settings, jobs, on_record, on_task, on_started) -> supervisor.Outcome:

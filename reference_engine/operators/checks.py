@@ -73,6 +73,7 @@ def versioned(lower: Callable[..., Any], **versions: Versions) -> Callable[..., 
                 )
         return lower(emit, *inputs, **attributes)
 
+    checked.__dict__["versions"] = versions
     return checked
 
 

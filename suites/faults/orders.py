@@ -45,11 +45,17 @@ def padded(t: Array, width: int) -> Array:
     return np.concatenate([t, np.zeros((*t.shape[:-1], rest), F)], -1) if rest else t
 
 
+def in_rows(t: Array, width: int) -> Array:
+    """The terms in rows of `width`; the count is spelled out, since numpy infers none for an empty tensor."""
+    full = padded(t, width)
+    return full.reshape(*t.shape[:-1], full.shape[-1] // width, width)
+
+
 def blocks(width: int, then: Fold = sequential) -> Fold:
     """Neighbouring terms first, then the sums of the blocks."""
 
     def fold(t: Array) -> Array:
-        return then(sequential(padded(t, width).reshape(*t.shape[:-1], -1, width)))
+        return then(sequential(in_rows(t, width)))
 
     return fold
 
@@ -58,7 +64,7 @@ def lanes(width: int, then: Fold = sequential) -> Fold:
     """Running sums side by side, as vectors have them, then across."""
 
     def fold(t: Array) -> Array:
-        return then(sequential(np.swapaxes(padded(t, width).reshape(*t.shape[:-1], -1, width), -1, -2)))
+        return then(sequential(np.swapaxes(in_rows(t, width), -1, -2)))
 
     return fold
 
