@@ -206,8 +206,9 @@ def test_an_unavailable_backend_says_why_and_others_go_on(how: str) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="SIGINT")
 def test_ctrl_c_keeps_what_was_recorded_and_leaves_no_process(how: str, tmp_path: Path) -> None:
     code = (
-        "import sys\n"
+        "import signal, sys\n"
         "from opgauge import cli, run\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "real = run.run\n"
         "tasks = [run.Task('row', ('one', 'slow'))]\n"
         "run.run = lambda _, *rest: real(tasks, *rest, how=sys.argv[1])\n"
@@ -220,12 +221,12 @@ def test_ctrl_c_keeps_what_was_recorded_and_leaves_no_process(how: str, tmp_path
     with subprocess.Popen(
         [sys.executable, str(script), how, str(runs)], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while not ((runs / "latest").exists() and len(store.read(store.latest(runs)).records) == 2):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=200)
     assert process.returncode == 130
     assert out.rstrip().splitlines()[-1].startswith("INTERRUPTED (exit 130): 2 cases")
     deadline = time.monotonic() + 10
