@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import sysconfig
 import tomllib
 from collections.abc import Sequence
@@ -22,7 +21,9 @@ from pathlib import Path
 from opgauge.reference_engine import caches
 from opgauge.reference_engine.errors import CaseError
 
-GIT_S = 120
+from . import environment
+from .repository import GIT_S, git, revision, variables
+
 READY = "opgauge-ready.json"
 
 
@@ -36,49 +37,38 @@ class Built:
     python: str
 
 
-def git(words: Sequence[str], folder: Path) -> str:
-    """Standard output of git. Raises: CaseError with what git said."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=GIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CaseError(f"git {words[0]}: {error}") from error
-    if done.returncode:
-        raise CaseError(f"git {' '.join(words)} in {folder}: {done.stderr.strip() or done.returncode}")
-    return done.stdout.strip()
-
-
 def root(folder: Path) -> Path:
     """The top of the working tree. Raises: CaseError."""
-    return Path(git(["rev-parse", "--show-toplevel"], folder)).resolve()
+    return Path(git(folder, "rev-parse", "--show-toplevel").stdout.strip()).resolve()
 
 
-def merge_base(revision: str, folder: Path) -> str:
-    """The commit from which this branch left `revision`. Raises: CaseError."""
-    if revision.startswith("-"):
-        raise CaseError(f"--against {revision!r} is not a revision")
-    commit = git(["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], folder)
-    return git(["merge-base", commit, "HEAD"], folder)
+def merge_base(name: str, folder: Path) -> str:
+    """The commit from which this branch left the revision of that name. Raises: CaseError."""
+    return git(folder, "merge-base", revision(folder, name), "HEAD").stdout.strip()
 
 
 def build(commit: str, top: Path) -> Built:
     """The commit's files and an interpreter that runs them. Raises: CaseError."""
     place = caches.root() / "against" / commit
     files, python = place / "tree", place / "env" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    title = git(["log", "-1", "--format=%h %s", commit], top)
-    if not (place / READY).is_file():
-        shutil.rmtree(place, ignore_errors=True)
-        files.mkdir(parents=True)
-        archive = subprocess.run(
-            ["git", "-C", str(top), "archive", "--format=tar", commit], capture_output=True, check=False, timeout=GIT_S
-        )
-        if archive.returncode:
-            raise CaseError(f"git archive {commit}: {archive.stderr.decode(errors='replace').strip()}")
-        _unpack(archive.stdout, files)
-        _environment(files, place / "env", python, top)
-        (place / READY).write_text(json.dumps({"commit": commit, "title": title}))
+    title = git(top, "log", "-1", "--format=%h %s", commit, "--").stdout.strip()
+    with caches.alone(place.with_name(f"{commit}.lock")):
+        if not (place / READY).is_file():
+            shutil.rmtree(place, ignore_errors=True)
+            files.mkdir(parents=True)
+            _unpack(_archive(commit, top), files)
+            _environment(files, place / "env", python, top)
+            (place / READY).write_text(json.dumps({"commit": commit, "title": title}))
     return Built(commit, title, files, str(python))
+
+
+def _archive(commit: str, top: Path) -> bytes:
+    """Raises: CaseError."""
+    words = ["git", "-C", str(top), "archive", "--format=tar", commit]
+    done = subprocess.run(words, capture_output=True, check=False, timeout=GIT_S, env=variables())
+    if done.returncode:
+        raise CaseError(f"git archive {commit}: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout
 
 
 def _unpack(data: bytes, folder: Path) -> None:
@@ -91,19 +81,14 @@ def _unpack(data: bytes, folder: Path) -> None:
 
 def _environment(files: Path, place: Path, python: Path, top: Path) -> None:
     """A virtual environment with the checkout's packages in it. Raises: CaseError."""
-    _run([sys.executable, "-m", "venv", "--without-pip", str(place)], files)
+    _run(environment.creator(place), files)
     found = next(place.rglob("site-packages"))
     lay_out(files, found)
     if _asked(files) == _asked(top):
         # The same requirements: the packages of this environment serve, without our own editable finder.
         (found / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
         return
-    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
-    wanted = tomllib.loads((files / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
-    install = [uv, "pip", "install", "-q", "--python", str(python)] if uv else [
-        sys.executable, "-m", "pip", "--python", str(python), "install", "-q"
-    ]  # fmt: skip
-    _run([*install, *wanted], files)
+    _run([*environment.installer(python), *(_asked(files) or [])], files)
 
 
 def lay_out(files: Path, target: Path) -> None:
@@ -116,17 +101,17 @@ def lay_out(files: Path, target: Path) -> None:
         shutil.copytree(files / room, target.joinpath(*package.split(".")), dirs_exist_ok=True)
 
 
-def _asked(folder: Path) -> object:
+def _asked(folder: Path) -> list[str] | None:
     try:
         return tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     except (OSError, KeyError, ValueError):
         return None
 
 
-def _run(words: Sequence[str | None], folder: Path) -> None:
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=900, check=False)
+def _run(words: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
-        raise CaseError(f"{folder}: {' '.join(map(str, words[:4]))}: {(done.stderr or done.stdout).strip()[-400:]}")
+        raise CaseError(f"{folder}: {' '.join(words[:4])}: {(done.stderr or done.stdout).strip()[-400:]}")
 
 
 def is_installed(top: Path) -> bool:

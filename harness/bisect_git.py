@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,51 +24,15 @@ from opgauge.reference_engine import caches
 from opgauge.reference_engine.errors import BackendUnavailableError, CaseError
 
 from .bisect_search import History, graph
+from .repository import git, variables
 from .worker import clean
 
-GIT_S = 300.0
 MOST = 20_000  # commits; their ancestors are kept as bit sets
 READY, LOG, TREE, VENV = "ready.json", "build.log", "tree", "venv"
-# What would lead git or Python elsewhere.
-_FOREIGN = ("GIT_", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTEST_", "OPGAUGE_")
-_SAFE = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never")
 
 
 class UnbuildableError(BackendUnavailableError):
     """A commit or a release that cannot be built or installed: it is skipped."""
-
-
-def variables() -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
-    return kept | {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
-
-
-def git(repository: Path, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Raises: CaseError with what git said."""
-    command = ["git", *_SAFE, "-C", str(repository), *words]
-    try:
-        done = subprocess.run(
-            command, env=variables(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_S,
-            errors="replace",
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CaseError(f"git {words[0]}: {error}") from error
-    if check and done.returncode:
-        raise CaseError(f"git {words[0]} in {repository}: {clean(done.stderr.strip() or done.returncode)}")
-    return done
-
-
-def revision(repository: Path, text: str) -> str:
-    """The id of a commit. Raises: CaseError where the text looks like an option or a range, or names no commit."""
-    if not text or text.startswith("-") or ".." in text or not text.isprintable() or " " in text:
-        raise CaseError(f"{text!r} is not a revision: give a branch, a tag or an id")
-    done = git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}", check=False)
-    found = done.stdout.strip()
-    if done.returncode or not found:
-        raise CaseError(
-            f"{repository} has no commit {text!r}: {clean(done.stderr.strip()) or 'git knows no such name'}"
-        )
-    return found
 
 
 def span(text: str) -> tuple[str, str]:
@@ -95,12 +59,6 @@ def history(repository: Path, good: str, bad: str, first_parent: bool = False) -
     rows = [row.split() for row in told]
     parents = [row[1:2] if first_parent else row[1:] for row in rows]
     return graph([row[0] for row in rows], parents)
-
-
-def title(repository: Path, commit: str) -> str:
-    """Id, date and subject in one line."""
-    told = git(repository, "log", "-1", "--format=%h %as %s", commit, "--", check=False).stdout
-    return clean(told.strip())[:120] or commit[:12]
 
 
 @dataclass(frozen=True)
@@ -140,7 +98,7 @@ def build(builds: Builds, commit: str) -> tuple[Path, bool]:
     folder = builds.home / commit
     if (folder / READY).exists():
         return builds.tree(commit), False
-    with _alone(builds.home / f"{commit}.lock"):
+    with caches.alone(builds.home / f"{commit}.lock"):
         if (folder / READY).exists():
             return builds.tree(commit), False
         mirror = _mirror(builds)
@@ -171,7 +129,7 @@ def _discard(mirror: Path, folder: Path) -> None:
 def _mirror(builds: Builds) -> Path:
     """A bare repository that borrows the objects of the user's."""
     mirror = builds.home / "mirror.git"
-    with _alone(builds.home / "mirror.lock"):
+    with caches.alone(builds.home / "mirror.lock"):
         if not (mirror / "objects" / "info" / "alternates").exists():
             shutil.rmtree(mirror, ignore_errors=True)
             mirror.mkdir(parents=True)
@@ -223,18 +181,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _tail(log: Path) -> str:
     lines = [text for text in log.read_text(errors="replace").splitlines() if text.strip()]
     return clean(" | ".join(lines[-3:]))[-300:] or "it printed nothing"
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One process at a time builds a commit."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+") as handle:
-        if os.name != "nt":
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def backend_in(text: str, tree: Path, python: Path | None, relative_python: str = "") -> str:

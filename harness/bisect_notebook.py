@@ -15,8 +15,9 @@ import numpy as np
 from opgauge.reference_engine.errors import BackendUnavailableError, BaselineError, CaseError
 
 from . import store
-from .bisect_git import Builds, UnbuildableError, backend_in, build, title
+from .bisect_git import Builds, UnbuildableError, backend_in, build
 from .bisect_probe import LATENCY, Answer, Subject
+from .repository import title
 
 HOME = Path(".opgauge") / "bisect"
 CULPRIT, NO_STEP, CANNOT_TELL, UNAVAILABLE = "culprit", "no step", "cannot tell", "unavailable"

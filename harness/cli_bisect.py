@@ -15,6 +15,7 @@ from . import bisect_flags, bisect_git, bisect_notebook, bisect_probe, bisect_re
 from .bisect_notebook import CANNOT_TELL, CULPRIT, FLAGS, GIT, HOME, NO_STEP, RELEASES, UNAVAILABLE, Question, Report
 from .bisect_probe import LATENCY, VERDICT, Subject
 from .cli_model import _numbers as numbers
+from .repository import revision
 
 RULES = "rules"
 INTERRUPTED = 130
@@ -126,7 +127,7 @@ def _placed(
     where, backend = question.where, question.backend
     if where == GIT:
         repository = Path(question.repository)
-        good, bad = (bisect_git.revision(repository, end) for end in bisect_git.span(git))
+        good, bad = (revision(repository, end) for end in bisect_git.span(git))
         if not backend:
             raise CaseError("--git needs --backend, a path inside the build such as kernels.py:run")
         bisect_git.backend_in(backend, repository, Path("python") if question.venv else None, question.python)

@@ -59,10 +59,10 @@ def trends(
 def _commit(short: str) -> tuple[str, int] | None:
     from opgauge.reference_engine.errors import CaseError
 
-    from . import against
+    from .repository import git
 
     try:
-        whole, seconds = against.git(["log", "-1", "--format=%H %ct", short, "--"], Path.cwd()).split()
+        whole, seconds = git(Path.cwd(), "log", "-1", "--format=%H %ct", short, "--").stdout.split()
     except (CaseError, ValueError):
         return None
     return whole, int(seconds) * 1000

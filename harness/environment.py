@@ -6,16 +6,14 @@ name holds the requirement and the version of Python. A foreign worker sees only
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from opgauge.backends import BackendSpec
@@ -99,32 +97,33 @@ def made(distribution: str, version: str) -> Path:
     word = hashlib.sha256(f"{requirement} {sys.version_info[:2]} {sys.platform}".encode()).hexdigest()[:8]
     folder = caches.root() / "environments" / f"{distribution}-{version}-{word}"
     if not (folder / READY).exists():
-        with _alone(folder):
+        with caches.alone(folder.with_name(f"{folder.name}.lock")):
             if not (folder / READY).exists():
                 _make(folder, distribution, requirement)
     return next(p for p in _interpreters(folder) if p.exists())
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time makes an environment."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.parent / f"{folder.name}.lock", "a+") as handle:
-        if os.name != "nt":
-            import fcntl
+def uv() -> str | None:
+    return shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
 
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+
+def creator(folder: Path) -> list[str]:
+    """The command that makes a virtual environment for `installer`."""
+    return [sys.executable, "-m", "venv", *(["--without-pip"] if uv() else []), str(folder)]
+
+
+def installer(python: Path) -> list[str]:
+    """The command that installs the packages named after it into the environment of that interpreter."""
+    found = uv()
+    words = [found, "pip", "install", "--python", str(python)] if found else [str(python), "-m", "pip", "install"]
+    return [*words, "-q"]
 
 
 def _make(folder: Path, distribution: str, requirement: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
-    _run([sys.executable, "-m", "venv", *(["--without-pip"] if uv else []), str(folder)], requirement)
+    _run(creator(folder), requirement)
     python = next(p for p in _interpreters(folder) if p.exists())
-    install = (
-        [uv, "pip", "install", "-q", "--python", str(python)] if uv else [str(python), "-m", "pip", "install", "-q"]
-    )
+    install = installer(python)
     _run([*install, requirement, "numpy", "ml_dtypes"], requirement)
     check = [str(python), "-c", f"import {distribution.replace('-', '_')}"]
     seen = subprocess.run(check, capture_output=True, text=True, timeout=INSTALL_S, check=False, errors="replace")
@@ -143,12 +142,10 @@ print(json.dumps({"python": sys.version.split()[0], **{d.metadata["Name"]: d.ver
 """
 
 
-def _run(words: Sequence[str | None], requirement: str) -> str:
+def _run(words: Sequence[str], requirement: str) -> str:
     """Raises: BackendUnavailableError."""
     try:
-        done = subprocess.run(
-            [str(w) for w in words], capture_output=True, text=True, timeout=INSTALL_S, check=False, errors="replace"
-        )
+        done = subprocess.run(words, capture_output=True, text=True, timeout=INSTALL_S, check=False, errors="replace")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendUnavailableError(f"{requirement}: cannot be installed: {error}") from error
     if done.returncode:

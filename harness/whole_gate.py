@@ -201,11 +201,12 @@ def _latency(gates: latency_gate.Gates, asked: Asked, outcome: Outcome, say: Say
 def _history(
     asked: Asked, measured: Sequence[tuple[str, latency_gate.Key, Estimate]], outcome: Outcome, top: Path
 ) -> None:
-    from . import against, doctor, history
+    from . import doctor, history
+    from .repository import git
 
     path = asked.folder / "latency" / f"{history.fingerprint(doctor.machine())}.jsonl"
     ns = {f"{key.name} on {backend}": e.new_ns for backend, key, e in measured if e.pairs}
     if asked.record and ns:
-        commit = against.git(["rev-parse", "--short", "HEAD"], top)
+        commit = git(top, "rev-parse", "--short", "HEAD").stdout.strip()
         history.append(path, commit, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), ns)
     outcome.notices += [f"trend: {line}" for line in history.trends(history.read(path))]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -16,3 +18,15 @@ def root() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library/Caches/opgauge"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opgauge"
+
+
+@contextlib.contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """One process at a time makes what this file stands for; on Windows they may meet."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with open(lock, "a+") as handle:
+        if os.name != "nt":
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -16,6 +16,7 @@ from opgauge import bisect_git, bisect_notebook, store
 from opgauge.bisect_notebook import GIT, Notebook, Question, Report
 from opgauge.bisect_probe import Answer, Subject
 from opgauge.reference_engine.errors import CaseError
+from opgauge.repository import revision, variables
 
 RIGHT, WRONG = "right", "wrong"
 
@@ -23,7 +24,7 @@ RIGHT, WRONG = "right", "wrong"
 def git(repository: Path, *words: str) -> str:
     settings = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     command = ["git", *settings, "-C", str(repository), *words]
-    return subprocess.run(command, env=bisect_git.variables(), check=True, capture_output=True, text=True).stdout
+    return subprocess.run(command, env=variables(), check=True, capture_output=True, text=True).stdout
 
 
 def commit(repository: Path, text: str, file: str = "value.txt") -> str:
@@ -45,9 +46,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("text", ["", "-h", "--upload-pack=x", "a..b", "no such", "gone", "main\n"])
 def test_what_is_no_revision_is_refused(repository: Path, text: str) -> None:
     first = commit(repository, "one")
-    assert bisect_git.revision(repository, "main") == bisect_git.revision(repository, first[:10]) == first
+    assert revision(repository, "main") == revision(repository, first[:10]) == first
     with pytest.raises(CaseError):
-        bisect_git.revision(repository, text)
+        revision(repository, text)
 
 
 def test_a_history_holds_merged_branches_unless_first_parents_are_asked_for(repository: Path) -> None:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from opgauge import bisect as search
-from opgauge import bisect_git, bisect_pairs, bisect_probe, store
+from opgauge import bisect_git, bisect_pairs, bisect_probe, repository, store
 from opgauge.bisect_notebook import GIT, RELEASES, Measure, Notebook, Question, Report
 
 COMMITS, BROKEN = 100, 0.10
@@ -100,7 +100,7 @@ def planted(folder: Path, plant: Plant, seed: int) -> History:
         stream.append(f"commit refs/heads/main\nmark :{i + 1}\ncommitter a <a@example.org> {1700000000 + i} +0000\n")
         stream.append(f"data <<END\ncommit {i}\nEND\nM 100644 inline kernels.py\ndata {len(body)}\n")
         stream.append(body.decode() + "\n")
-    env = bisect_git.variables()
+    env = repository.variables()
     subprocess.run(["git", "init", "-q", "-b", "main", str(folder)], check=True, env=env)
     told = folder / ".git" / "marks"
     command = ["git", "-C", str(folder), "fast-import", "--quiet", f"--export-marks={told}"]
