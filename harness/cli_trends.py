@@ -47,8 +47,8 @@ def trends(
         typer.echo(json.dumps({"trends": [t.plain() for t in found], "asv": fed, "exit_code": 0}, indent=1))
         raise typer.Exit(Exit.OK)
     for t in found:
-        steps = "; ".join(f"{s.share:+.1%} since {s.commit}" for s in t.steps) or "no step"
-        typer.echo(f"{t.name} on machine {t.machine}: {steps} ({len(t.ns)} runs, now {t.ns[-1] / 1e3:.1f} us)")
+        now = f"{len(t.ns)} runs, now {t.ns[-1] / 1e3:.1f} us"
+        typer.echo(f"{t.name} on machine {t.machine}: {t.said or 'no step'} ({now})")
     for line in lines:
         typer.echo(line)
     steps_found = sum(len(t.steps) for t in found)

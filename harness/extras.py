@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
-
-import numpy as np
 
 from opgauge.reference_engine.errors import BaselineError
 from opgauge.reference_engine.types import Record
@@ -17,11 +14,10 @@ from opgauge.reports.diff import compare
 from opgauge.reports.extras import Extras, Moves, Trend
 
 from . import counts_gate, model_counts, store
+from . import trends as histories
 
 MODELS = 12
 TRENDS = 12
-LEAST = 4  # runs on either side of a step
-SIGMAS = 4.0
 
 
 def collect(
@@ -86,50 +82,19 @@ def _columns(backend: str, entry: Mapping[str, Any]) -> dict[str, dict[str, int]
 
 
 def trends(folder: Path) -> tuple[Trend, ...]:
-    """The histories of key cases under a folder of baselines: files of lines {"commit", "time", "ns": {name: ns}}.
+    """The histories of key cases under a folder of baselines, those of several runs.
 
-    Units: a time relative to the median of its history. A step is where two medians differ by more than the noise.
+    Units: a time relative to the median of its history.
     """
-    found = []
-    for path in sorted((folder / "latency").glob("*.jsonl")):
-        runs = [run for line in path.read_text("utf-8").splitlines() if (run := _run(line))]
-        for name in sorted({n for run in runs for n in run["ns"]}):
-            mine = [(str(run["commit"]), float(run["ns"][name])) for run in runs if name in run["ns"]]
-            found += [_trend(name, mine)] if len(mine) > 1 else []
-    return tuple(found[:TRENDS])
+    files = sorted((folder / "latency").glob("*.jsonl"))
+    found = [t for path in files for t in histories.of_machine(path) if len(t.ns) > 1]
+    return tuple(_drawn(t) for t in found[:TRENDS])
 
 
-def _run(line: str) -> dict[str, Any] | None:
-    try:
-        run = json.loads(line)
-        good = isinstance(run["ns"], dict) and all(v > 0 for v in run["ns"].values()) and "commit" in run
-    except (ValueError, KeyError, TypeError):
-        return None
-    return dict(run) if good else None
-
-
-def _trend(name: str, mine: Sequence[tuple[str, float]]) -> Trend:
-    middle = float(np.median([ns for _, ns in mine]))
-    values = [ns / middle for _, ns in mine]
-    step = change_point(values)
-    changes = ((step[0], f"{step[1]:+.1%} since {mine[step[0]][0]}", ""),) if step else ()
-    return Trend(name, tuple((v, v, v) for v in values), tuple(commit for commit, _ in mine), changes)
-
-
-def change_point(values: Sequence[float]) -> tuple[int, float] | None:
-    """(first value after a step, share of the step), where the levels differ by four times the noise of either."""
-    logs = np.log(values)
-    if len(logs) < 2 * LEAST:
-        return None
-
-    def cost(at: int) -> float:
-        return float(sum(np.abs(part - np.median(part)).sum() for part in (logs[:at], logs[at:])))
-
-    at = min(range(LEAST, len(logs) - LEAST + 1), key=cost)
-    before, after = float(np.median(logs[:at])), float(np.median(logs[at:]))
-    left = np.abs(np.concatenate([logs[:at] - before, logs[at:] - after]))
-    noise = max(1.4826 * float(np.median(left)) / math.sqrt(min(at, len(logs) - at)), 1e-3)
-    return (at, math.expm1(after - before)) if abs(after - before) > SIGMAS * noise else None
+def _drawn(found: histories.Trend) -> Trend:
+    middle = median(found.ns)
+    changes = tuple((s.at, f"{s.share:+.1%} since {s.commit}", "") for s in found.steps)
+    return Trend(found.name, tuple((ns / middle,) * 3 for ns in found.ns), found.commits, changes)
 
 
 def preceding(journal: Path) -> Path | None:

@@ -49,6 +49,11 @@ class Trend:
     ns: tuple[float, ...]
     steps: tuple[Step, ...]
 
+    @property
+    def said(self) -> str:
+        """`+8.1% since c12; -3.0% since c40`, empty without a step."""
+        return "; ".join(f"{step.share:+.1%} since {step.commit}" for step in self.steps)
+
     def plain(self) -> dict[str, Any]:
         """As JSON."""
         return asdict(self)
@@ -108,6 +113,12 @@ def _step(logs: Sequence[float], cuts: Sequence[int], i: int) -> tuple[float, fl
     return median(after) - median(before), max(error, 1e-4)
 
 
+def of_machine(path: Path) -> list[Trend]:
+    """The histories of one file of baselines/latency, by name; none where there is no file."""
+    runs = history.read(path)
+    return [trend(name, path.stem, runs) for name in sorted({n for r in runs for n in r["ns"]})]
+
+
 def trend(name: str, machine: str, runs: Sequence[Mapping[str, Any]]) -> Trend:
     mine = [(str(r["commit"]), float(r["ns"][name])) for r in runs if name in r["ns"]]
     commits, ns = tuple(c for c, _ in mine), tuple(v for _, v in mine)
@@ -117,11 +128,7 @@ def trend(name: str, machine: str, runs: Sequence[Mapping[str, Any]]) -> Trend:
 
 def trends(folder: Path) -> list[Trend]:
     """Every history under `folder`/latency, by machine and name. Raises: BaselineError where there is none."""
-    found = []
-    for path in sorted((folder / "latency").glob("*.jsonl")):
-        runs = history.read(path)
-        names = sorted({n for r in runs for n in r["ns"]})
-        found += [trend(name, path.stem, runs) for name in names]
+    found = [t for path in sorted((folder / "latency").glob("*.jsonl")) for t in of_machine(path)]
     if not found:
         raise BaselineError(f"{folder / 'latency'}: no history: opgauge gate --against REV --record makes one")
     return found

@@ -201,7 +201,7 @@ def _latency(gates: latency_gate.Gates, asked: Asked, outcome: Outcome, say: Say
 def _history(
     asked: Asked, measured: Sequence[tuple[str, latency_gate.Key, Estimate]], outcome: Outcome, top: Path
 ) -> None:
-    from . import doctor, history
+    from . import doctor, history, trends
     from .repository import git
 
     path = asked.folder / "latency" / f"{history.fingerprint(doctor.machine())}.jsonl"
@@ -209,4 +209,5 @@ def _history(
     if asked.record and ns:
         commit = git(top, "rev-parse", "--short", "HEAD").stdout.strip()
         history.append(path, commit, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), ns)
-    outcome.notices += [f"trend: {line}" for line in history.trends(history.read(path))]
+    found = [t for t in trends.of_machine(path) if t.steps]
+    outcome.notices += [f"trend: {t.name}: {t.said} ({len(t.ns)} runs)" for t in found]

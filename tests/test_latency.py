@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from opgauge import history, latency, latency_gate, pairs, workloads
+from opgauge import history, latency, latency_gate, pairs, trends, workloads
 from opgauge.latency import Call, Plan
 from opgauge.latency_gate import Key
 from opgauge.reference_engine.errors import BaselineError
@@ -253,8 +253,8 @@ def test_a_wrong_gates_file_is_named(tmp_path, text, words):
 def test_a_planted_step_is_found_where_it_is_and_noise_is_not_one():
     rng = random.Random(3)
     flat = [100 * math.exp(rng.gauss(0, 0.02)) for _ in range(40)]
-    assert history.change_point(flat) is None
-    at, share = history.change_point([v * (1.1 if i >= 25 else 1) for i, v in enumerate(flat)]) or (0, 0)
+    assert trends.change_points(flat) == []
+    ((at, share),) = trends.change_points([v * (1.1 if i >= 25 else 1) for i, v in enumerate(flat)])
     assert abs(at - 25) <= 1
     assert share == pytest.approx(0.1, abs=0.03)
 
@@ -263,8 +263,8 @@ def test_history_is_kept_by_run_and_told_as_a_trend(tmp_path):
     path = tmp_path / "latency" / "m.jsonl"
     for i in range(20):
         history.append(path, f"c{i}", "now", {"MatMul on cpu": 100.0 + i % 3 + (30 if i >= 12 else 0)})
-    (line,) = history.trends(history.read(path))
-    assert "c12" in line
+    (found,) = trends.of_machine(path)
+    assert "c12" in found.said
     path.write_text(path.read_text() + "not json\n")
     assert len(history.read(path)) == 20
     assert history.fingerprint({"cpu": "a", "load": "1"}) == history.fingerprint({"cpu": "a", "load": "9"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opgauge import extras, publish
+from opgauge import extras, publish, trends
 from opgauge.frames import tables
 from opgauge.reference_engine.types import Record, Status
 from opgauge.reports import scoreboard, shapes, site
@@ -142,12 +142,11 @@ def test_the_map_of_shapes_says_which_sizes_fail(broken: bool) -> None:
 
 def test_a_step_of_a_history_is_found_and_noise_is_not() -> None:
     noise = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 1.01]
-    found = extras.change_point([*noise, *(1.3 * v for v in noise)])
+    (found,) = trends.change_points([*noise, *(1.3 * v for v in noise)])
 
-    assert found is not None
     assert found[0] == 8
     assert found[1] == pytest.approx(0.3, abs=0.03)
-    assert extras.change_point(noise * 2) is None
+    assert trends.change_points(noise * 2) == []
 
 
 def test_histories_become_trends_and_damaged_lines_are_left_out(tmp_path: Path) -> None:
