@@ -12,6 +12,7 @@ from typing import Any
 from opgauge.reference_engine.types import Array
 
 from . import RunResult, onnxruntime, profiled
+from .onnxruntime_profile import kernels
 
 # What moves or reorders and computes nothing; the profile leaves the domain away.
 MOVES = frozenset(
@@ -19,7 +20,6 @@ MOVES = frozenset(
     "GatherND ScatterND ScatterElements DepthToSpace SpaceToDepth ReorderInput ReorderOutput MemcpyToHost "
     "MemcpyFromHost".split()
 )  # fmt: skip
-SUFFIX = "_kernel_time"
 
 
 def profile(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
@@ -54,10 +54,8 @@ def profile(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
 def nodes_of(events: list[dict[str, Any]]) -> list[dict]:
     """The nodes of the run that took them least time."""
     found: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith(SUFFIX):
-            place = event["name"].removesuffix(SUFFIX), event["args"].get("op_name", "")
-            found[place].append((event["ts"], event["dur"]))
+    for name, op, event in kernels(events):
+        found[name, op].append((event["ts"], event["dur"]))
     if not found:
         return []
     runs = min(map(len, found.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,15 +45,20 @@ def run(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
     return RunResult(tuple(outputs), counts(events), times(events))
 
 
-def times(events: list[dict[str, Any]]) -> dict[str, int]:
-    """ns of each node by `node|OP|NAME`, the median over runs after the warm ones; `traced` of a whole run."""
-    nodes: dict[str, list[int]] = defaultdict(list)
+def kernels(events: list[dict[str, Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(name of the node, operator, event) of each kernel call of a profile, in its order."""
     for event in events:
         name = str(event.get("name", ""))
         if event.get("cat") == "Node" and name.endswith(SUFFIX):
-            args = event.get("args", {})
-            place = f"{int(args.get('node_index', 0)):04d} {name[: -len(SUFFIX)]}"
-            nodes[f"node|{args.get('op_name', '?')}|{place}"].append(int(event["dur"]) * 1000)
+            yield name.removesuffix(SUFFIX), str(event.get("args", {}).get("op_name", "?")), event
+
+
+def times(events: list[dict[str, Any]]) -> dict[str, int]:
+    """ns of each node by `node|OP|NAME`, the median over runs after the warm ones; `traced` of a whole run."""
+    nodes: dict[str, list[int]] = defaultdict(list)
+    for name, op, event in kernels(events):
+        index = int(event.get("args", {}).get("node_index", 0))
+        nodes[f"node|{op}|{index:04d} {name}"].append(int(event["dur"]) * 1000)
     whole = [int(e["dur"]) * 1000 for e in events if e.get("cat") == "Session" and e.get("name") == "model_run"]
     found = {name: int(median(seen[WARM:] or seen)) for name, seen in nodes.items()}
     return {**found, "traced": int(median(whole[WARM:] or whole or [sum(found.values())]))}
@@ -62,10 +67,8 @@ def times(events: list[dict[str, Any]]) -> dict[str, int]:
 def counts(events: list[dict[str, Any]]) -> dict[str, int]:
     """Bytes that the nodes of the last run wrote, by operator."""
     last: dict[str, tuple[str, int]] = {}
-    for event in events:
-        if event.get("cat") == "Node" and str(event.get("name", "")).endswith(SUFFIX):
-            args = event.get("args", {})
-            last[str(event["name"])] = str(args.get("op_name", "?")), int(args.get("output_size", 0) or 0)
+    for name, op, event in kernels(events):
+        last[name] = op, int(event.get("args", {}).get("output_size", 0) or 0)
     found: dict[str, int] = defaultdict(int)
     for op, size in last.values():
         found[f"{op}_written_bytes"] += size

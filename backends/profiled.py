@@ -19,6 +19,8 @@ from . import RunResult
 REQUEST = "opgauge:profile"
 BUDGET_S = 2.0
 LEAST, MOST = 5, 200
+# Primitives that compute nothing.
+MOVES = frozenset({"DataMove", "Im2col", "Gather", "Scatter"})
 
 
 def with_request(inputs: Mapping[str, Array], options: Mapping[str, str]) -> dict[str, Array]:

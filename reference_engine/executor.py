@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -108,6 +109,22 @@ def execute(bound: Plan, feeds: Mapping[str, Array]) -> tuple[Array, ...]:
     for step in bound.steps:
         _run(bound.graph, step, values)
     return _outputs(bound.graph, values)
+
+
+def watched(bound: Plan, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[tuple[int, int]]]:
+    """What `execute` does with a clock: every tensor by name; (start, duration) of each kernel with its allocation.
+
+    Units: ns since the first node.
+    """
+    values = _begin(bound.graph, feeds)
+    spans = []
+    began = time.perf_counter_ns()
+    for step in bound.steps:
+        start = time.perf_counter_ns()
+        _run(bound.graph, step, values)
+        if step.kernel is not None:
+            spans.append((start - began, time.perf_counter_ns() - start))
+    return values, spans
 
 
 def _begin(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
