@@ -5,10 +5,8 @@ A rise is a regression; a fall is an improvement that must be accepted with a re
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,10 @@ from opgauge.reference_engine.placement import is_transfer
 from opgauge.reference_engine.types import Finding, Graph, Node, Status
 from opgauge.suites.networks import NETWORKS, Network
 
+from . import accepted
 from .client import Client
 from .model_jobs import COUNTER
-from .store import strict_json
 
-FORMAT = 1
 # Kinds whose nodes are listed one by one, so that a finding can name the one that came.
 LISTED = (
     "DataMove.transpose",
@@ -158,17 +155,8 @@ def _changed(was: Mapping[str, int], now: Mapping[str, int]) -> dict[str, tuple[
 
 def read(path: Path | None = None) -> dict[str, Any]:
     """The baseline file, or the shipped one. Raises: BaselineError."""
-    place = path or resources.files("opgauge.baselines") / "counts.json"
-    try:
-        document = strict_json(place.read_text("utf-8"), str(place))
-    except (OSError, ValueError) as error:
-        raise BaselineError(f"{place}: cannot be read: {error}") from error
-    if (
-        not isinstance(document, dict)
-        or document.get("format") != FORMAT
-        or not isinstance(document.get("counts"), dict)
-    ):
-        raise BaselineError(f"{place}: not a counts baseline of format {FORMAT}")
+    document = accepted.read("counts", "counts", path)
+    place = path or "the shipped counts.json"
     for backend, models in document["counts"].items():
         for model, entry in models.items() if isinstance(models, dict) else [("?", models)]:
             if not _is_entry(entry):
@@ -187,15 +175,9 @@ def accept(path: Path, now: Mapping[str, Mapping[str, Entry]], reason: str) -> l
 
     Baselines of other releases of a runtime stay. Raises: BaselineError without a reason.
     """
-    if not reason.strip():
-        raise BaselineError("a baseline is accepted with a reason: --reason 'why the numbers changed'")
-    document: dict[str, Any] = {"format": FORMAT, "accepted": [], "counts": {}}
-    if path.is_file():
-        document = read(path)
+    document = accepted.begun("counts", "counts", path, reason, read)
     changes = compare(document["counts"], now)
     if changes:
-        summary = [f"{c.subject}: {c.message.partition(';')[0]}" for c in changes]
-        document["accepted"].append({"reason": reason, "changes": summary})
         document["counts"].update(now)
-        path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        accepted.write(path, document, reason, [f"{c.subject}: {c.message.partition(';')[0]}" for c in changes])
     return changes

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from opgauge.reference_engine.errors import BaselineError
 from opgauge.reference_engine.types import Finding, Record, Status
 
-FORMAT = 1
+from . import accepted
+
 NOT_JUDGED = (Status.UNSUPPORTED, Status.UNAVAILABLE, Status.INVALID)
 Rows = Mapping[str, Sequence[str]]
 
@@ -60,27 +58,14 @@ def compare(baseline: Rows, now: Rows) -> list[Finding]:
 
 def read(path: Path | None = None) -> dict[str, Any]:
     """The baseline file, or the shipped one. Raises: BaselineError."""
-    place = path or resources.files("opgauge.baselines") / "coverage.json"
-    try:
-        document = json.loads(place.read_text("utf-8"))
-        if document["format"] != FORMAT or not isinstance(document["rows"], dict):
-            raise ValueError(f"not a coverage baseline of format {FORMAT}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BaselineError(f"{place}: cannot be read: {error}") from error
-    return dict(document)
+    return accepted.read("coverage", "rows", path)
 
 
 def accept(path: Path, now: Rows, reason: str) -> list[Finding]:
     """Write what is judged now as what must be judged, with the reason. Raises: BaselineError without a reason."""
-    if not reason.strip():
-        raise BaselineError("a baseline is accepted with a reason: --reason 'why the coverage changed'")
-    document: dict[str, Any] = {"format": FORMAT, "accepted": [], "rows": {}}
-    if path.is_file():
-        document = read(path)
+    document = accepted.begun("coverage", "rows", path, reason, read)
     changes = compare(document["rows"], now)
     if changes or document["rows"] != now:
-        document["accepted"].append({"reason": reason, "changes": [f"{c.subject}: {c.message}" for c in changes][:20]})
         document["rows"].update(now)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        accepted.write(path, document, reason, [f"{c.subject}: {c.message}" for c in changes][:20])
     return changes
