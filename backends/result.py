@@ -24,17 +24,12 @@ def _dtype_of(word: str, name: str) -> np.dtype:
 
 # Element types that numpy has not, one element a byte or two.
 FOREIGN = {word: _dtype_of(word, name) for word, name in _NAMES.items()}
-BFLOAT16 = FOREIGN["bfloat16"]
 
 
 def foreign_word(dtype: np.dtype) -> str:
     """The ONNX word of an element type that numpy has not, empty for any other."""
     marked = dict(dtype.metadata or {}).get("onnx", "")
     return marked or next((w for w, d in FOREIGN.items() if d == dtype and not d.metadata), "")
-
-
-def is_bfloat16(dtype: np.dtype) -> bool:
-    return foreign_word(dtype) == "bfloat16"
 
 
 class RunResult(NamedTuple):

@@ -305,11 +305,6 @@ def predictions(step: Step) -> Iterator[Prediction]:
                 yield Prediction(Formula(expression, "", ""), made)
 
 
-def prediction(step: Step, formula: Formula) -> Array | None:
-    """What one formula returns for a step; None where it is of another kind."""
-    return next((p.value for p in predictions(step) if p.formula == formula), None)
-
-
 def explaining(step: Step, actual: Array) -> list[Formula]:
     """The formulas that give every element. Shapes: actual [O,C,I]."""
     seen = actual.astype(np.int64)

@@ -20,12 +20,6 @@ LINE = (560, 96)  # and of a trend
 LEVELS = (0.02, 0.2)  # shares of a bin above which it is darker
 
 
-def number_of(value: Any) -> float | None:
-    """A finite number, or None: what comes from a file may be anything."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if good else None
-
-
 def svg(size: tuple[int, int], label: str, inside: Sequence[str], kind: str) -> Markup:
     width, height = size
     return Markup(
