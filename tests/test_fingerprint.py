@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fingerprint_kernels as k
 import numpy as np
 import pytest
 
@@ -18,18 +19,6 @@ from opgauge.reports import card as reports
 HERE = Path(__file__).parent
 
 
-def load(name: str) -> Any:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-k = load("fingerprint_kernels")
 MATMUL, ORDER, SHIFTED = (
     ("QLinearMatMul uint8",),
     ("order of sums", "contraction"),

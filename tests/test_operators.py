@@ -3,80 +3,36 @@
 import dataclasses
 import inspect
 import itertools
+from functools import partial
 
 import ml_dtypes
 import numpy as np
+import one_node
 import onnx
 import pytest
+from one_node import data, ints
 from onnx import helper
-from onnx.reference import ReferenceEvaluator
 
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import (
     ModelError,
 )
 from opgauge.reference_engine.evaluate import evaluate
-from opgauge.reference_engine.lower import MAX_OPSET, lower
+from opgauge.reference_engine.lower import MAX_OPSET
 from opgauge.reference_engine.operators import OPERATORS
 
+STATED = {"outputs": ("float32",), "fold": True}
+model, lowered, ours, onnx_says = (
+    partial(f, **STATED) for f in (one_node.model, one_node.lowered, one_node.ours, one_node.onnx_says)
+)
+
 MS = "com.microsoft"
-
-
-def model(op, inputs, opset=21, outputs=("float32",), domain="", **attrs):
-    """A model of one node. Inputs that decide shapes are initializers: all integer lists except the first."""
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    arrays = {n: np.asarray(x) for n, x in zip(names, inputs, strict=True) if n}
-    const = [n for n, a in arrays.items() if n != names[0] and a.dtype == np.int64 and a.ndim == 1]
-    node = helper.make_node(op, names, [f"y{i}" for i in range(len(outputs))], domain=domain, **attrs)
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [tensor(n, dt.word_of(a.dtype), a.shape) for n, a in arrays.items() if n not in const],
-        [tensor(f"y{i}", word, None) for i, word in enumerate(outputs)],
-        [onnx.numpy_helper.from_array(arrays[n], n) for n in const],
-    )
-    opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
-    return helper.make_model(graph, opset_imports=opsets), {n: a for n, a in arrays.items() if n not in const}
-
-
-def tensor(name, word, shape):
-    return helper.make_tensor_value_info(name, dt.ONNX[word], shape)
-
-
-def lowered(op, *inputs, **options):
-    proto, feeds = model(op, inputs, **options)
-    return lower(proto, feeds), feeds
-
-
-def ours(op, *inputs, **options):
-    """The exact outputs; one array where there is one output."""
-    graph, feeds = lowered(op, *inputs, **options)
-    values = [exact.value for exact in evaluate(graph, feeds)]
-    return values[0] if len(values) == 1 else values
-
-
-def onnx_says(op, *inputs, **options):
-    proto, feeds = model(op, inputs, **options)
-    found = ReferenceEvaluator(proto).run(None, feeds)
-    return found[0] if len(found) == 1 else found
 
 
 def same(actual, expected):
     for left, right in zip(*(x if isinstance(x, list) else [x] for x in (actual, expected)), strict=True):
         assert (left.shape, left.dtype) == (np.shape(right), np.asarray(right).dtype)
         np.testing.assert_allclose(left.astype(np.float64), np.asarray(right).astype(np.float64), rtol=2e-5, atol=1e-6)
-
-
-def data(*shape, dtype="float32", seed=7):
-    rng = np.random.default_rng(seed + sum(shape))
-    if dt.is_float(dtype):
-        return rng.normal(size=shape).astype(dt.NUMPY[dtype])
-    low, high = max(dt.limits(dtype)[0], -200), min(dt.limits(dtype)[1], 200)
-    return rng.integers(low, high + 1, shape).astype(dt.NUMPY[dtype])
-
-
-def ints(*values):
-    return np.array(values, np.int64)
 
 
 def f32(*values):

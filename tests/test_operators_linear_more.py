@@ -1,17 +1,15 @@
 """Transposed convolutions, packed and dynamic weights, Einsum, attention: against numpy, onnx, loops written out."""
 
 import math
+from functools import partial
 
 import numpy as np
-import onnx
+import one_node
 import pytest
-from onnx import helper
-from onnx.reference import ReferenceEvaluator
 
-from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import ModelError, ShapeError, UnknownOperatorError
-from opgauge.reference_engine.evaluate import evaluate
-from opgauge.reference_engine.lower import lower
+
+exacts, ours, onnx_says = (partial(f, opset=23) for f in (one_node.exacts, one_node.ours, one_node.onnx_says))
 
 F = np.float32
 MS = "com.microsoft"
@@ -20,31 +18,6 @@ RNG = np.random.default_rng(5)
 
 def normal(*shape, dtype=F):
     return RNG.normal(size=shape).astype(dtype)
-
-
-def model(op, inputs, opset, outputs, domain, attrs):
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    feeds = {n: np.asarray(x) for n, x in zip(names, inputs, strict=True) if n}
-    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain=domain, **attrs)
-    given = [helper.make_tensor_value_info(n, dt.ONNX[dt.word_of(x.dtype)], x.shape) for n, x in feeds.items()]
-    graph = helper.make_graph([node], "g", given, [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)])
-    imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
-    return helper.make_model(graph, opset_imports=imports), feeds
-
-
-def exacts(op, *inputs, opset=23, outputs=1, domain="", **attrs):
-    proto, feeds = model(op, inputs, opset, outputs, domain, attrs)
-    return evaluate(lower(proto.SerializeToString(), feeds), feeds)
-
-
-def ours(op, *inputs, **options):
-    values = [e.value for e in exacts(op, *inputs, **options)]
-    return values[0] if len(values) == 1 else values
-
-
-def onnx_says(op, *inputs, opset=23, outputs=1, **attrs):
-    proto, feeds = model(op, inputs, opset, outputs, "", attrs)
-    return ReferenceEvaluator(proto).run(None, feeds)[0]
 
 
 def transposed_by_hand(x, w, *, strides, dilations, pads, extra=(0, 0), group=1):

@@ -8,13 +8,11 @@ from fractions import Fraction
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from one_node import exacts, ints, model
 from onnx.reference import ReferenceEvaluator
 
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import ModelError, ShapeError, UnknownOperatorError
-from opgauge.reference_engine.evaluate import evaluate
-from opgauge.reference_engine.lower import lower
 from opgauge.reference_engine.operators import OPERATORS
 from opgauge.reference_engine.operators.movement import MOVEMENT
 from opgauge.reference_engine.operators.movement import resample as rs
@@ -29,26 +27,8 @@ def data(*shape, dtype="float32", low=-9):
     return rng.integers(low, 10, shape).astype(dt.NUMPY[dtype])
 
 
-def ints(*values):
-    return np.array(values, np.int64)
-
-
 def f32(*values):
     return np.array(values, F)
-
-
-def model(op, inputs, opset=21, outputs=1, **attrs):
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    feeds = {n: np.asarray(x) for n, x in zip(names, inputs, strict=True) if n}
-    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], **attrs)
-    given = [helper.make_tensor_value_info(n, dt.ONNX[dt.word_of(x.dtype)], x.shape) for n, x in feeds.items()]
-    graph = helper.make_graph([node], "g", given, [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]), feeds
-
-
-def exacts(op, *inputs, **options):
-    proto, feeds = model(op, inputs, **options)
-    return evaluate(lower(proto, feeds), feeds)
 
 
 def tensor(*values, dtype="int64"):

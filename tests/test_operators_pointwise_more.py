@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import ml_dtypes
 import numpy as np
+import one_node
 import onnx
 import pytest
+from one_node import tensor
 from onnx import helper
-from onnx.reference import ReferenceEvaluator
 
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import DtypeError, ModelError, ParameterError, UnknownOperatorError
@@ -17,37 +19,20 @@ from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.lower import lower
 from opgauge.reference_engine.operators.pointwise import POINTWISE
 
+STATED = {"outputs": ("float32",)}
+model, onnx_says = partial(one_node.model, **STATED), partial(one_node.onnx_says, **STATED)
+
 MS = "com.microsoft"
 E4, E5 = "float8e4m3fn", "float8e5m2"
 
 
-def model(op, inputs, opset=21, outputs=("float32",), domain="", **attrs):
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    arrays = {n: np.asarray(x) for n, x in zip(names, inputs, strict=True) if n}
-    node = helper.make_node(op, names, [f"y{i}" for i in range(len(outputs))], domain=domain, **attrs)
-    given = [tensor(n, dt.word_of(a.dtype), a.shape) for n, a in arrays.items()]
-    graph = helper.make_graph([node], "g", given, [tensor(f"y{i}", word, None) for i, word in enumerate(outputs)])
-    opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
-    return helper.make_model(graph, opset_imports=opsets), arrays
-
-
-def tensor(name, word, shape):
-    return helper.make_tensor_value_info(name, dt.ONNX[word], shape)
-
-
 def exact(op, *inputs, **options):
-    proto, feeds = model(op, inputs, **options)
-    (found,) = evaluate(lower(proto, feeds), feeds)
+    (found,) = one_node.exacts(op, *inputs, **STATED | options)
     return found
 
 
 def ours(op, *inputs, **options):
     return exact(op, *inputs, **options).value
-
-
-def onnx_says(op, *inputs, **options):
-    proto, feeds = model(op, inputs, **options)
-    return ReferenceEvaluator(proto).run(None, feeds)[0]
 
 
 def f32(*values):

@@ -2,12 +2,11 @@
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
+from one_node import exacts, ints, model, ours
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import ModelError, ShapeError, UnknownOperatorError
 from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.lower import lower
@@ -30,30 +29,6 @@ OLDER = {
 
 def normal(*shape, dtype=F):
     return RNG.normal(size=shape).astype(dtype)
-
-
-def ints(*values):
-    return np.array(values, np.int64)
-
-
-def model(op, inputs, opset, outputs, domain, attrs):
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    feeds = {n: np.asarray(x) for n, x in zip(names, inputs, strict=True) if n}
-    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain=domain, **attrs)
-    given = [helper.make_tensor_value_info(n, dt.ONNX[dt.word_of(x.dtype)], x.shape) for n, x in feeds.items()]
-    graph = helper.make_graph([node], "g", given, [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)])
-    imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
-    return helper.make_model(graph, opset_imports=imports), feeds
-
-
-def exacts(op, *inputs, opset=21, outputs=1, domain="", **attrs):
-    proto, feeds = model(op, inputs, opset, outputs, domain, attrs)
-    return evaluate(lower(proto.SerializeToString(), feeds), feeds)
-
-
-def ours(op, *inputs, **options):
-    values = [e.value for e in exacts(op, *inputs, **options)]
-    return values[0] if len(values) == 1 else values
 
 
 def same(actual, expected, **tolerance):
@@ -120,7 +95,7 @@ AGREES = [
 def test_lowering_agrees_with_the_evaluator_of_onnx(op, inputs, options):
     options = {"opset": 21, "outputs": 1, **options}
     attrs = {k: v for k, v in options.items() if k not in ("opset", "outputs")}
-    proto, feeds = model(op, inputs, options["opset"], options["outputs"], "", attrs)
+    proto, feeds = model(op, inputs, options["opset"], options["outputs"], **attrs)
     found = ReferenceEvaluator(proto).run(None, feeds)
     same(ours(op, *inputs, **options), found[0] if len(found) == 1 else found)
 
@@ -151,7 +126,7 @@ def test_every_operator_of_the_family_is_compared():
 )
 def test_a_wrong_attribute_is_seen(op, row, wrong):
     _, inputs, options = [r for r in AGREES if r[0] == op][row]
-    proto, feeds = model(op, inputs, 21, 1, "", options)
+    proto, feeds = model(op, inputs, **options)
     with pytest.raises(AssertionError):
         same(ours(op, *inputs, **{**options, **wrong}), ReferenceEvaluator(proto).run(None, feeds)[0])
 
@@ -405,7 +380,8 @@ def test_quantized_softmax_runs_along_what_its_opset_says(opset, axes):
     e = np.exp(t - t.max(axes, keepdims=True))
     v = e / e.sum(axes, keepdims=True) * 256
     given = [x, F(0.05), np.int8(3), F(1 / 256), np.int8(-128)]
-    proto, feeds = model("QLinearSoftmax", given, 21, 1, MS, {"axis": 1, "opset": opset})
+    proto, feeds = model("QLinearSoftmax", given, domain=MS, axis=1)
+    proto.graph.node[0].attribute.append(helper.make_attribute("opset", opset))
     made = evaluate(lower(proto, feeds), feeds)[0]
     assert made.value.tolist() == quantized(v, -128, np.int8).tolist()
 

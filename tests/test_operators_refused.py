@@ -3,11 +3,11 @@
 import inspect
 
 import numpy as np
-import onnx
+import one_node
 import pytest
+from one_node import data, ints, tensor
 from onnx import helper
 
-from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import (
     DtypeError,
     ModelError,
@@ -23,42 +23,8 @@ MS = "com.microsoft"
 I8, U8 = {"dtype": "int8"}, {"dtype": "uint8"}
 
 
-def model(op, inputs, opset=21, outputs=("float32",), domain="", **attrs):
-    """A model of one node. Inputs that decide shapes are initializers: all integer lists except the first."""
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    arrays = {n: np.asarray(x) for n, x in zip(names, inputs, strict=True) if n}
-    const = [n for n, a in arrays.items() if n != names[0] and a.dtype == np.int64 and a.ndim == 1]
-    node = helper.make_node(op, names, [f"y{i}" for i in range(len(outputs))], domain=domain, **attrs)
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [tensor(n, dt.word_of(a.dtype), a.shape) for n, a in arrays.items() if n not in const],
-        [tensor(f"y{i}", word, None) for i, word in enumerate(outputs)],
-        [onnx.numpy_helper.from_array(arrays[n], n) for n in const],
-    )
-    opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
-    return helper.make_model(graph, opset_imports=opsets), {n: a for n, a in arrays.items() if n not in const}
-
-
-def tensor(name, word, shape):
-    return helper.make_tensor_value_info(name, dt.ONNX[word], shape)
-
-
 def lowered(op, *inputs, **options):
-    proto, feeds = model(op, inputs, **options)
-    return lower(proto, feeds)
-
-
-def data(*shape, dtype="float32", seed=7):
-    rng = np.random.default_rng(seed + sum(shape))
-    if dt.is_float(dtype):
-        return rng.normal(size=shape).astype(dt.NUMPY[dtype])
-    low, high = max(dt.limits(dtype)[0], -200), min(dt.limits(dtype)[1], 200)
-    return rng.integers(low, high + 1, shape).astype(dt.NUMPY[dtype])
-
-
-def ints(*values):
-    return np.array(values, np.int64)
+    return one_node.lowered(op, *inputs, **{"outputs": ("float32",), "fold": True, **options})[0]
 
 
 def f32(*values):
