@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from opgauge.reference_engine import dtypes as dt
-from opgauge.reference_engine.errors import BackendUnavailableError, BaselineError, ModelError
+from opgauge.reference_engine.errors import BackendUnavailableError, ModelError
 from opgauge.reference_engine.types import Array, Finding, Observation, Status
 
 from .latency import Call, Estimate, Plan
@@ -96,14 +96,6 @@ class Certificate:
         """As JSON."""
         rows = [{**asdict(c), "word": str(c.word), "subjects": list(c.subjects)} for c in self.checks]
         return {"backend": self.backend, "peer": self.peer, "verdict": str(self.word), "checks": rows}
-
-
-def limits_of(section: Mapping[str, Any]) -> Limits:
-    """Raises: BaselineError naming a key that it does not know."""
-    unknown = set(section) - {f.name for f in fields(Limits)}
-    if unknown:
-        raise BaselineError(f"gates.toml: [certify] has no {', '.join(sorted(unknown))}")
-    return Limits(**section)
 
 
 # ---- what the numbers mean
@@ -223,6 +215,7 @@ def ran(work: Workload, backend: str, repeats: int, timeout_s: float = 60.0) -> 
     from opgauge.backends import resolve
 
     from .client import Client
+    from .repro import digest
 
     spec, seen = resolve(backend), []
     for _ in range(repeats):
@@ -231,16 +224,7 @@ def ran(work: Workload, backend: str, repeats: int, timeout_s: float = 60.0) -> 
             seen.append(client.receive())
         if seen[-1].status is not Status.PASS:
             return Ran(work.name, refused=f"{seen[-1].status}: {seen[-1].message}")
-    return Ran(work.name, _quality(work, seen[0], spec.policy), tuple(map(_digest, seen)), seen[0].counts)
-
-
-def _digest(seen: Observation) -> str:
-    import hashlib
-
-    digest = hashlib.sha256()
-    for x in seen.outputs:
-        digest.update(f"{x.dtype}{x.shape}".encode() + np.ascontiguousarray(x).tobytes())
-    return digest.hexdigest()
+    return Ran(work.name, _quality(work, seen[0], spec.policy), tuple(digest(o.outputs) for o in seen), seen[0].counts)
 
 
 def _quality(work: Workload, seen: Observation, policy: Any) -> float | None:

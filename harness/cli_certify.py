@@ -42,7 +42,7 @@ def certify(
 
     own = Path("baselines") / "gates.toml"
     gates = latency_gate.read(own if own.is_file() else None)
-    limits = certifying.limits_of(gates.sections.get("certify", {}))
+    limits = latency_gate.limits_of(certifying.Limits, "certify", gates.sections.get("certify", {}))
     rows = _rows(op, k)
     works = _works(gates, rows, op, k, model, seed)
     console = terminal(stderr=True)

@@ -39,7 +39,7 @@ def soak(
 
     own = Path("baselines") / "gates.toml"
     gates = latency_gate.read(own if own.is_file() else None)
-    limits = soaking.limits_of(gates.sections.get("soak", {}))
+    limits = latency_gate.limits_of(soaking.Limits, "soak", gates.sections.get("soak", {}))
     console = terminal(stderr=True)
     say = (lambda text: console.print(text, style="dim", markup=False)) if console.is_terminal else (lambda text: None)
     done, refused = [], []

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, TypeVar
 
 from opgauge.reference_engine.errors import BackendUnavailableError, BaselineError
 from opgauge.reference_engine.types import Finding
 
 from . import pairs
-from .latency import Call, Estimate, Plan, untold, upper_rate
+from .latency import Call, Estimate, Plan, noise_of, threshold, untold, upper_rate
 from .workloads import Side, Workload, workload
 
 SECTIONS = {
@@ -77,6 +78,17 @@ def read(path: Path | None = None) -> Gates:
         raise BaselineError(f"{place}: each [[latency.key]] has a name of its own, and a case or a model")
     backends = tuple(latency.get("backends", ("cpu", "onnxruntime")))
     return Gates(backends, keys, float(latency.get("alarm", 0.02)), document)
+
+
+Limits = TypeVar("Limits")
+
+
+def limits_of(kind: type[Limits], name: str, section: Mapping[str, Any]) -> Limits:
+    """The limits of a section, a dataclass of defaults. Raises: BaselineError naming a key that it does not know."""
+    unknown = set(section) - {f.name for f in fields(kind)}  # type: ignore[arg-type]  # any dataclass
+    if unknown:
+        raise BaselineError(f"gates.toml: [{name}] has no {', '.join(sorted(unknown))}")
+    return kind(**section)
 
 
 def plan_of(gates: Gates, **changed: Any) -> Plan:
@@ -165,10 +177,8 @@ def statement(measured: Sequence[tuple[str, Key, Estimate]], plan: Plan) -> str:
     if not timed:
         return "no case was timed"
     controls = [e.control for e in timed if e.control]
-    from .latency import noise_of, threshold
-
     false = sum(
-        abs(_middle(c)) > threshold(plan, noise_of(c, (), e.noise * len(e.values) ** 0.5), len(c), len(timed))
+        abs(median(c)) > threshold(plan, noise_of(c, (), e.noise * len(e.values) ** 0.5), len(c), len(timed))
         for c, e in zip(controls, [e for e in timed if e.control], strict=True)
     )
     seen = sorted(e.detail.get("visible", math.inf) for e in timed)
@@ -177,9 +187,3 @@ def statement(measured: Sequence[tuple[str, Key, Estimate]], plan: Plan) -> str:
         bound = upper_rate(false, len(controls))
         text += f"; the base against itself: {false} alarms in {len(controls)} (95 % bound {bound:.1%} each)"
     return f"{text}; thresholds hold the whole suite to 1 % false alarms"
-
-
-def _middle(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -9,7 +9,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -72,14 +72,6 @@ class Soaked:
     def plain(self) -> dict[str, Any]:
         """As JSON."""
         return {**asdict(self), "call": str(self.call), "findings": list(self.findings)}
-
-
-def limits_of(section: Mapping[str, Any]) -> Limits:
-    """Raises: BaselineError naming a key that it does not know."""
-    unknown = set(section) - {f.name for f in fields(Limits)}
-    if unknown:
-        raise BaselineError(f"gates.toml: [soak] has no {', '.join(sorted(unknown))}")
-    return Limits(**section)
 
 
 # ---- figures

@@ -132,9 +132,9 @@ def test_one_check_that_fails_or_cannot_be_told_certifies_nothing(words, word):
 
 
 def test_limits_are_those_of_gates_toml_and_unknown_ones_are_refused():
-    assert certify.limits_of(latency_gate.read().sections["certify"]) == LIMITS
+    assert latency_gate.limits_of(certify.Limits, "certify", latency_gate.read().sections["certify"]) == LIMITS
     with pytest.raises(BaselineError, match="psnr"):
-        certify.limits_of({"psnr": 1})
+        latency_gate.limits_of(certify.Limits, "certify", {"psnr": 1})
 
 
 # ---- for real, where no clock decides

@@ -110,9 +110,9 @@ def test_prometheus_text_is_well_formed_and_escaped(tmp_path):
 
 
 def test_limits_are_those_of_gates_toml_and_unknown_ones_are_refused():
-    assert soak.limits_of(latency_gate.read().sections["soak"]) == Limits()
+    assert latency_gate.limits_of(Limits, "soak", latency_gate.read().sections["soak"]) == Limits()
     with pytest.raises(BaselineError, match="p98"):
-        soak.limits_of({"p98": 1})
+        latency_gate.limits_of(Limits, "soak", {"p98": 1})
 
 
 def test_a_real_soak_reports_every_figure():
