@@ -209,7 +209,8 @@ def _scan_float(x: Real, fn: str, run: Any) -> Real:
     with np.errstate(all="ignore"):
         value = run(x.value, -1)
         if fn == "sum":
-            mag, err = run(np.abs(x.value), -1), run(own, -1)
+            mag = run(np.abs(x.value), -1)
+            err = run(own, -1) + _lost_so_far(np.abs(x.value), mag, unit)
             grid = np.full(x.shape, least)
             hazard = (mag > dt.MAX[x.dtype]) & np.isfinite(mag)
         else:
@@ -228,6 +229,14 @@ def _scan_float(x: Real, fn: str, run: Any) -> Real:
     err = np.where(np.isfinite(err) & (steps > 0), err, np.where(steps > 0, 0.0, own)).astype(np.float64)
     kept = r._least(grid) if agree.all() else 0.0
     return Real(value, x.dtype, None, 0, err, kept, hazard, **r.traits(x))
+
+
+def _lost_so_far(terms: Array, mag: Array, unit: float) -> Array | float:
+    """Of each element of a running sum, the terms that may have vanished beside a larger partial sum (N1)."""
+    if not np.any((terms <= unit * mag[..., -1:]) & (terms > 0)):
+        return 0.0
+    parts = [r.lost(terms[..., : i + 1], mag[..., i], unit) for i in range(terms.shape[-1])]
+    return np.stack([np.broadcast_to(part, mag.shape[:-1]) for part in parts], -1)
 
 
 SORT: dict[str, tuple[str, ...]] = {"values": ("largest",), "order": ("largest",)}

@@ -203,12 +203,9 @@ SOFTMAXES = tuple(
     Planted(f"HS{i:02d}", ("Softmax",), "benign", f"sums {title}", inside=forms.softmax(fold))
     for i, (title, fold) in enumerate(o.FOLDS.items(), 1)
 )
-# Not the largest first: squares of a wide spread then fall below half an ulp of their sum one after another, all to
-# one side, and 4 sqrt(k) u (N1) presumes roundings that do not lean.
 NORMS = tuple(
     Planted(f"HN{i:02d}", ("LayerNormalization",), "benign", f"sums {title}", inside=forms.layer_norm(fold, "quotient"))
     for i, (title, fold) in enumerate(o.FOLDS.items(), 1)
-    if fold is not o.largest_first
 )
 BENIGN = (*WRITTEN, *FUNCTIONS)
 # Too many for `opgauge sensitivity`, which runs each in a process of its own: tests/quality/honest.py has them.

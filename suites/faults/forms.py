@@ -73,9 +73,15 @@ def erf_by_erfc(x: Array) -> Array:
 
 
 def root_by_reciprocal(x: Array) -> Array:
-    """x r with the correctly rounded reciprocal root r: two roundings. A third, 1 / sqrt(x), leaves the limit of N5."""
+    """x r with the correctly rounded reciprocal root r: two roundings."""
     inner = np.isfinite(x) & (x > 0)
     return np.where(inner, x * (1 / np.sqrt(x.astype(np.float64))).astype(F), np.sqrt(x))
+
+
+def root_by_quotient(x: Array) -> Array:
+    """x (1 / sqrt(x)): three roundings, the limit of N5."""
+    inner = np.isfinite(x) & (x > 0)
+    return np.where(inner, x * (F(1) / np.sqrt(x)), np.sqrt(x))
 
 
 def softplus_by_sides(x: Array) -> Array:
@@ -96,6 +102,7 @@ FUNCTIONS: tuple[tuple[str, str, Form], ...] = (
     ("Erf", "a short polynomial", erf_series),
     ("Erf", "1 - erfc(x)", erf_by_erfc),
     ("Sqrt", "x times the reciprocal root", root_by_reciprocal),
+    ("Sqrt", "x times 1 / sqrt(x)", root_by_quotient),
     ("Sqrt", "float64, rounded once", in_float64(np.sqrt)),
     ("Softplus", "the two sides apart", softplus_by_sides),
     ("Softplus", "float64, rounded once", in_float64(lambda x: np.logaddexp(x, 0.0))),

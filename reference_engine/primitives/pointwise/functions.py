@@ -91,7 +91,7 @@ FUNCTIONS: dict[str, Function] = {
     "tanh": Function(np.tanh, lambda x, y: 1.0 - y * y, _flushed(16.0)),
     "sigmoid": Function(_sigmoid, lambda x, y: y * (1.0 - y), _mixed(0.0, 4.0)),
     "erf": Function(_erf, lambda x, y: 1.1283791670955126 * np.exp(-x * x), _mixed(0.0, 12.0)),
-    "sqrt": Function(np.sqrt, lambda x, y: 0.5 / y, _mixed(2.0, 0.0)),
+    "sqrt": Function(np.sqrt, lambda x, y: 0.5 / y, _mixed(3.0, 0.0)),
     "sin": Function(np.sin, lambda x, y: np.cos(x), _sine),
     "cos": Function(np.cos, lambda x, y: np.sin(x), _circular),
     "tan": Function(np.tan, lambda x, y: 1.0 + y * y, _tangent),
