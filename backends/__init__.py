@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opgauge.reference_engine.errors import OpgaugeError
 from opgauge.reference_engine.types import Policy
 
+from . import declared
 from .result import Runner as Runner
 from .result import RunResult as RunResult
 
@@ -96,7 +97,7 @@ class BackendSpec:
 
     @property
     def name(self) -> str:
-        return re.split(r":|==|@", self.text)[0] if self.kind == "table" else self.text
+        return re.split(r":|==|@|~", self.text)[0] if self.kind == "table" else self.text.partition("~")[0]
 
     @property
     def policy(self) -> Policy:
@@ -120,11 +121,21 @@ def table() -> dict[str, BackendDef]:
 
 
 def resolve(text: str) -> BackendSpec:
-    """The backend that a word of the command line means. Raises: UnknownBackendError naming close matches.
+    """The backend that a word of the command line means. Raises: UnknownBackendError naming close matches, PolicyError.
 
     `onnxruntime:level=basic,threads=1`, `onnxruntime==1.24.4`, `onnxruntime@FOLDER:level=basic`, `module:attr`,
-    `path.py:attr@FOLDER`, `native:PATH.so:SYMBOL`, `faults:PATH:ID`; FOLDER is a virtual environment.
+    `path.py:attr@FOLDER`, `native:PATH.so:SYMBOL`, `faults:PATH:ID`; FOLDER is a virtual environment. Any of them may
+    end in `~round=away+up,requant=fixed`: the rounding that is declared for it (declared.py).
     """
+    text, told, words = text.partition("~")
+    spec = _undeclared(text)
+    if not told:
+        return spec
+    policy = declared.parse(words, spec.policy)
+    return replace(spec, text=f"{spec.text}~{words}", definition=replace(spec.definition, policy=policy))
+
+
+def _undeclared(text: str) -> BackendSpec:
     name, _, rest = text.partition(":")
     if name == "faults":
         path, _, fault = rest.rpartition(":")

@@ -165,16 +165,17 @@ class Policy:
     round: tuple[str, ...] = ("even",)
     zp_inside: bool = False
     offset_qmin: bool = False
+    requant: str = "float32"
     q_div: str = "wide"
     div_ulp: float = 0.5
     ftz: bool = False
 
     def __str__(self) -> str:
         default = Policy()
-        changed = [
-            f"{k}={getattr(self, k)}" for k in self.__dataclass_fields__ if getattr(self, k) != getattr(default, k)
-        ]
-        return " ".join(changed) or "default"
+        words = {True: "yes", False: "no"}
+        changed = [(k, v) for k in self.__dataclass_fields__ if (v := getattr(self, k)) != getattr(default, k)]
+        texts = [f"{k}={'+'.join(v) if isinstance(v, tuple) else words.get(v, v)}" for k, v in changed]
+        return ",".join(texts) or "default"
 
 
 @dataclass(frozen=True)

@@ -218,6 +218,12 @@ DECLARED = (
         Policy(round=("up",)),
     ),
     (
+        Planted(
+            "D06", QUANTIZED, "declared", "Q31, two roundings", inside=forms.staged(forms.doubled_high, forms.whole)
+        ),
+        Policy(requant="fixed"),
+    ),
+    (
         Planted("D02", QUANTIZED, "declared", "ties away from zero", inside=k.integer(rounding=half_away)),
         Policy(round=("away",)),
     ),

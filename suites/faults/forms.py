@@ -241,5 +241,19 @@ def fixed_point(acc: Array, a: Array, b: Array, y: Array) -> Array:
     return np.asarray((acc * multiplier + (np.int64(1) << (shift - 1))) >> shift)
 
 
+def doubled_high(acc: Array, a: Array, b: Array, y: Array) -> Array:
+    """Two roundings: the high half of 2 acc M, to nearest, then a division by 2^n, ties away from zero. In integers."""
+    ratio = np.broadcast_to(in_double(np.ones((), np.int64), a, b, y), acc.shape)
+    mantissa, exponent = np.frexp(ratio)
+    multiplier = np.rint(mantissa * 2**31).astype(np.int64)
+    right = -exponent.astype(np.int64)
+    k.require(bool(((right >= 0) & (right < 31)).all()))
+    both = acc * multiplier
+    nudged = both + np.where(both >= 0, np.int64(1) << 30, 1 - (np.int64(1) << 30))
+    high = np.sign(nudged) * (np.abs(nudged) >> 31)
+    mask = (np.int64(1) << right) - 1
+    return np.asarray((high >> right) + ((high & mask) > (mask >> 1) + (high < 0)))
+
+
 def whole(x: Array) -> Array:
     return x

@@ -297,7 +297,7 @@ def exact_requantize(
     Dtypes: int32 -> int8|uint8|int16|uint16.
     Source: ONNX QLinearMatMul-21, QLinearConv-10; N4 with gamma_6 |acc * multiplier| for every way to
         form the multiplier from its scales, 0 where all are powers of two (N3). |acc| >= 2^31 is
-        undecided: ONNX permits the overflow (N6).
+        undecided: ONNX permits the overflow (N6). Policy `requant=fixed` adds what Q31 may lose (N10).
     """
     policy = policy or Policy()
     whole = acc.value.astype(np.int64) if acc.real is None else acc.real
@@ -306,6 +306,9 @@ def exact_requantize(
     v = r.mul(sums, _channel_real(multiplier))
     v = replace(v, k=v.k + 3)
     radius = _finite(r.radius(v) + np.where(r.orders_agree(v), 0.0, np.abs(v.value) * 2.0**-50))
+    if policy.requant == "fixed":
+        radius = radius + rounding.fixed_point(v.value, _channel_real(multiplier).value)
+        policy = replace(policy, round=tuple(dict.fromkeys((*policy.round, "away", "up"))))
     zp = np.broadcast_to(_channels(zero_point.value.astype(np.int64)), v.shape)
     lo, hi = rounding.accept(_finite(v.value), radius, zp, to, policy, zp_inside)
     nearest = np.clip(rounding.saturate(np.rint(v.value) + zp, to), lo, hi)
