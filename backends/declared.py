@@ -14,7 +14,6 @@ from opgauge.reference_engine.errors import OpgaugeError
 from opgauge.reference_engine.rounding import MODES
 from opgauge.reference_engine.types import Policy
 
-
 DEFAULT = Policy()
 
 
