@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from . import dtypes as dt
+from . import summation
 from .types import Array
 
 Mask = Array | np.bool | bool
@@ -288,11 +289,14 @@ def dot(a: Real, b: Real) -> Real:
         value = np.matmul(a.value, b.value)
         mag = np.matmul(a.magnitude, b.magnitude)
         err = _err_sum(_dot_err(a.err, a.shape, b.magnitude), _dot_err_right(a.magnitude, b.err, b.shape))
-    err = _err_sum(err, _dot_lost(a.magnitude, b.magnitude, mag, dt.UNIT[computes_in(a.dtype)]))
+    unit = dt.UNIT[computes_in(a.dtype)]
+    err = _err_sum(err, summation.lost_products(a.magnitude, b.magnitude, mag, unit))
     k = a.k + b.k + a.shape[-1]
     summed = mag if np.isfinite(mag).all() else np.matmul(_finite_only(a.magnitude), _finite_only(b.magnitude))
     hazard = spread(a, b, value.shape, also=_range_hazard(summed, a.dtype, k))
-    return Real(value, a.dtype, mag, k, err, _least(a.grid) * _least(b.grid), hazard, **product_traits(a, b))
+    inherited = product_traits(a, b)
+    inherited["structured"] |= summation.tight(a.magnitude, -1, unit) and summation.tight(b.magnitude, -2, unit)
+    return Real(value, a.dtype, mag, k, err, _least(a.grid) * _least(b.grid), hazard, **inherited)
 
 
 def _least(grid: Array | float) -> float:
@@ -305,36 +309,6 @@ def _dot_err(err: Array | float, shape: tuple[int, ...], other: Array) -> Array 
 
 def _dot_err_right(other: Array, err: Array | float, shape: tuple[int, ...]) -> Array | float:
     return 0.0 if np.ndim(err) == 0 and err == 0.0 else np.matmul(other, np.broadcast_to(err, shape))
-
-
-def lost(terms: Array, mag: Array, unit: float) -> Array | float:
-    """sum of the terms of at most unit * mag: beside a larger partial sum each may vanish, all one way (N1)."""
-    vanish = (terms <= unit * mag[..., None]) & (terms > 0)
-    return np.where(vanish, terms, 0.0).sum(-1) if np.any(vanish) else 0.0
-
-
-_TERMS = 2**24  # products formed one by one: beyond, their factors bound them
-
-
-def _dot_lost(a: Array, b: Array, mag: Array, unit: float) -> Array | float:
-    """`lost` of the products of a dot; 0 where less than a quarter of them could vanish (data of one size)."""
-    terms = a.shape[-1]
-    if terms < 2 or not mag.size or not np.isfinite(mag).all():
-        return 0.0
-    # |a||b| <= unit mag <= unit K max|a| max|b| needs one factor below sqrt(unit K) of its largest.
-    small = np.sqrt(unit * terms)
-    small_a = (a <= small * a.max(-1, keepdims=True)) & (a > 0)
-    small_b = (b <= small * b.max(-2, keepdims=True)) & (b > 0)
-    count = small_a.sum(-1)[..., :, None] + small_b.sum(-2)[..., None, :]
-    if not np.any(count > terms / 4):
-        return 0.0
-    if mag.size * terms > _TERMS:
-        return np.asarray(np.minimum(np.matmul(a * small_a, b) + np.matmul(a, b * small_b), count * unit * mag))
-    err = np.zeros_like(mag)
-    for k in range(terms):
-        term = a[..., :, k, None] * b[..., k, None, :]
-        err += np.where(term <= unit * mag, term, 0.0)
-    return err
 
 
 def spread(a: Real, b: Real, shape: tuple[int, ...], also: Mask = False) -> Mask:
@@ -353,7 +327,8 @@ def total(x: Real) -> Real:
         value = x.value.sum(-1)
         mag = x.magnitude.sum(-1)
     err = 0.0 if np.ndim(x.err) == 0 and x.err == 0.0 else np.broadcast_to(x.err, x.shape).sum(-1)
-    err = _err_sum(err, lost(x.magnitude, mag, dt.UNIT[computes_in(x.dtype)]))
+    unit = dt.UNIT[computes_in(x.dtype)]
+    err = _err_sum(err, summation.lost(x.magnitude, mag, unit), summation.lean(x.value, mag, unit))
     k = x.k + max(x.shape[-1] - 1, 0)
     hazard: Mask = np.broadcast_to(x.hazard, x.shape).any(-1) if np.any(x.hazard) else False
     also = _range_hazard(mag if np.isfinite(mag).all() else _finite_only(x.magnitude).sum(-1), x.dtype, k)

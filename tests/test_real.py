@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from opgauge.reference_engine import real as r
+from opgauge.reference_engine import summation
 from opgauge.reference_engine.primitives.reduce import exact_scan
 
 F = np.float32
@@ -98,7 +99,7 @@ def test_a_faulty_accumulation_leaves_the_bound(order):
 @pytest.mark.parametrize("form", ["total", "running sum", "dot", "dot of many terms"])
 def test_small_terms_of_one_sign_may_vanish_beside_large_ones(form, monkeypatch):
     if form == "dot of many terms":
-        monkeypatch.setattr(r, "_TERMS", 0)
+        monkeypatch.setattr(summation, "TERMS", 0)
     terms = RNG.uniform(0.1, 1, (4, 3000)).astype(F)
     terms[:, 0] = 2.0**25  # beside which all others vanish
     leaf = r.leaf(terms, "float32")
@@ -111,6 +112,31 @@ def test_small_terms_of_one_sign_may_vanish_beside_large_ones(form, monkeypatch)
     assert (off <= r.radius(exact)).all()
     assert (off > 4.0 * np.sqrt(3000) * 2.0**-24 * exact.magnitude).all(), "the square-root bound would do"
     assert (r.radius(exact) < 2 * off).all(), "more than what can vanish"
+
+
+@pytest.mark.parametrize("form", ["total", "running sum", "dot"])
+def test_nearly_equal_terms_round_alike(form):
+    """No two are equal, and all are rounded the same way: 3000 of about 1/8 beside 2^17, whose last place is 1/64."""
+    n = 3000
+    terms = (0.1296875 + 1e-4 * RNG.standard_normal(n)).astype(F)
+    terms[0] = 2.0**17
+    if form == "dot":
+        terms = (1.0 + 3e-6 * RNG.standard_normal(n)).astype(F)
+        terms[0] = 1.5
+    assert not r.leaf(terms, "float32").structured
+    leaf = r.leaf(terms[None], "float32")
+    exact = {
+        "total": lambda: r.total(leaf),
+        "running sum": lambda: r.move(exact_scan(leaf, "sum"), lambda part: part[:, -1]),
+        "dot": lambda: r.move(r.dot(leaf, r.leaf(terms[:, None], "float32")), lambda part: part[:, 0]),
+    }[form]()
+    products = terms.astype(np.float64) ** 2 if form == "dot" else terms
+    got = float(sequential(products.astype(F)))
+    off = abs(got - exact.value[0])
+    assert off <= r.radius(exact)[0]
+    if form != "dot":
+        assert off > 4.0 * np.sqrt(n) * 2.0**-24 * exact.magnitude[0], "the square-root bound would do"
+        assert r.radius(exact)[0] < 2.5 * off, "more than what rounds alike"
 
 
 def test_a_single_size_of_data_gains_nothing():

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import dtypes as dt
 from .. import real as r
+from .. import summation
 from ..errors import ShapeError
 from ..real import Real
 from ..types import Array, Policy, TensorSpec
@@ -210,7 +211,7 @@ def _scan_float(x: Real, fn: str, run: Any) -> Real:
         value = run(x.value, -1)
         if fn == "sum":
             mag = run(np.abs(x.value), -1)
-            err = run(own, -1) + _lost_so_far(np.abs(x.value), mag, unit)
+            err = run(own, -1) + _one_way_so_far(x.value, mag, unit)
             grid = np.full(x.shape, least)
             hazard = (mag > dt.MAX[x.dtype]) & np.isfinite(mag)
         else:
@@ -231,11 +232,13 @@ def _scan_float(x: Real, fn: str, run: Any) -> Real:
     return Real(value, x.dtype, None, 0, err, kept, hazard, **r.traits(x))
 
 
-def _lost_so_far(terms: Array, mag: Array, unit: float) -> Array | float:
-    """Of each element of a running sum, the terms that may have vanished beside a larger partial sum (N1)."""
-    if not np.any((terms <= unit * mag[..., -1:]) & (terms > 0)):
+def _one_way_so_far(terms: Array, mag: Array, unit: float) -> Array | float:
+    """Of each element of a running sum, what terms may add that vanish or round alike (N1)."""
+    size = np.abs(terms)
+    if np.all(summation.lost(size, mag[..., -1], unit) == 0) and np.all(summation.lean(terms, mag[..., -1], unit) == 0):
         return 0.0
-    parts = [r.lost(terms[..., : i + 1], mag[..., i], unit) for i in range(terms.shape[-1])]
+    upto = [(terms[..., : i + 1], size[..., : i + 1], mag[..., i]) for i in range(terms.shape[-1])]
+    parts = [summation.lost(s, m, unit) + summation.lean(t, m, unit) for t, s, m in upto]
     return np.stack([np.broadcast_to(part, mag.shape[:-1]) for part in parts], -1)
 
 
