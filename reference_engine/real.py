@@ -295,7 +295,8 @@ def dot(a: Real, b: Real) -> Real:
     summed = mag if np.isfinite(mag).all() else np.matmul(_finite_only(a.magnitude), _finite_only(b.magnitude))
     hazard = spread(a, b, value.shape, also=_range_hazard(summed, a.dtype, k))
     inherited = product_traits(a, b)
-    inherited["structured"] |= summation.tight(a.magnitude, -1, unit) and summation.tight(b.magnitude, -2, unit)
+    factors = sorted(((a.magnitude, -1), (b.magnitude, -2)), key=lambda factor: factor[0].size)  # sorting is dear
+    inherited["structured"] |= all(summation.tight(x, axis, unit) for x, axis in factors)
     return Real(value, a.dtype, mag, k, err, _least(a.grid) * _least(b.grid), hazard, **inherited)
 
 
