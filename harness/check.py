@@ -57,9 +57,10 @@ class Subject:
     inputs: Mapping[str, Array]
 
 
-def subject_of(case: Case, label: str, suite: str = "operators") -> Subject:
+def subject_of(case: Case, label: str, suite: str = "operators", text: str = "") -> Subject:
+    """`text` is its id where that is known."""
     data, inputs = model.build(case)
-    return Subject(id_of(case, label), suite, case.op, label, case.profile, data, inputs)
+    return Subject(text or id_of(case, label), suite, case.op, label, case.profile, data, inputs)
 
 
 def rounds_of(subject: Subject) -> int:
@@ -207,7 +208,7 @@ def check_row(
             return
         if started is not None:
             started(case_id)
-        subject = subject_of(case, row.label)
+        subject = subject_of(case, row.label, text=case_id)
 
         def listen(client: Client, graph: Graph, exacts: Sequence[Exact], seen: Observation) -> None:
             moments[client.spec.text] += statistics.tally(case, graph, subject.inputs, exacts[0], seen.outputs[0])

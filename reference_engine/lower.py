@@ -256,6 +256,7 @@ def _constant(emit: Emitter, node: onnx.NodeProto, where: str, values: dict[str,
     values[node.output[0]] = value
 
 
+@lru_cache(maxsize=1024)
 def _float_defaults(lower_fn: Any) -> dict[str, Any]:
     """Defaults that are floats, as a model would hold them: ONNX's are 32 bits wide, 0.01 is not a hundredth."""
     parameters = inspect.signature(lower_fn).parameters.values()
@@ -286,7 +287,7 @@ def _stated(attribute: onnx.AttributeProto, where: str) -> Any:
 
 def _attributes(node: onnx.NodeProto, operator: OperatorDef, where: str) -> dict[str, Any]:
     names, _, _ = _signature(operator.lower)
-    found: dict[str, Any] = _float_defaults(operator.lower)
+    found: dict[str, Any] = dict(_float_defaults(operator.lower))
     for attribute in node.attribute:
         if attribute.name not in names:
             known = ", ".join(sorted(names)) or "none"

@@ -9,10 +9,13 @@ import math
 import zipfile
 from dataclasses import replace
 
+import hypothesis
 import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 
 from opgauge import generate, model
 from opgauge.reference_engine import dtypes as dt
@@ -63,6 +66,51 @@ def test_the_checker_sees_a_planted_wrong_attribute():
 
     with pytest.raises((onnx.checker.ValidationError, onnx.shape_inference.InferenceError)):
         checked(model.build(replace(case, attrs=(("permutation", (0,)),)))[0])
+
+
+def given_round(row: CaseSpec, seed: int, number: int, decks: generate.Decks) -> list[Case]:
+    """A round as `hypothesis.given` draws it."""
+    providers.AVAILABLE_PROVIDERS["opgauge-dealing"] = generate.dealing(decks)
+    drawn: list[Case] = []
+
+    @hypothesis.seed(generate.stable_seed(row.name, seed, number))
+    @hypothesis.settings(
+        max_examples=generate.FIRST if number == 0 else generate.CHUNK,
+        phases=(Phase.generate,),
+        database=None,
+        deadline=None,
+        derandomize=False,
+        suppress_health_check=tuple(HealthCheck),
+        backend="opgauge-dealing",
+    )
+    @hypothesis.given(row.draw)
+    def collect(case: Case) -> None:
+        drawn.append(case)
+
+    collect()
+    return drawn
+
+
+@pytest.mark.parametrize("row", ROWS[::20], ids=lambda row: row.name)
+def test_a_round_is_what_hypothesis_draws_with_the_same_seed(row):
+    ours: generate.Decks = {}
+    theirs: generate.Decks = {}
+    for number in range(2):
+        assert generate.draw_round(row, 3, number, ours) == given_round(row, 3, number, theirs)
+    assert ours == theirs
+    assert generate.draw_round(row, 4, 1, {}) != given_round(row, 3, 1, {})  # control: another seed
+
+
+def test_a_draw_that_assumes_too_much_gives_what_it_can_and_ends():
+    @st.composite
+    def odd(draw):
+        hypothesis.assume(draw(st.integers(0, 9)) % 2)
+        return draw(BY_NAME["Relu/float32"].draw)
+
+    row = replace(BY_NAME["Relu/float32"], draw=odd())
+    assert len(generate.draw_round(row, 0, 1, {})) == generate.CHUNK
+    never = replace(row, draw=st.integers().filter(lambda _: False))
+    assert generate.draw_round(never, 0, 1, {}) == []
 
 
 def test_the_same_seed_gives_the_same_cases_and_a_larger_budget_begins_with_them():
