@@ -124,7 +124,7 @@ def verdict_of(
     exacts: tuple[Exact, ...],
     observation: Observation,
     client: Client,
-    rows: Sequence[expectations.Deviation],
+    rows: Sequence[expectations.Deviation] = (),
 ) -> Verdict:
     """The oracle's word, after outputs that depend on other outputs were judged against those as returned."""
     forced = forced_outputs(graph, observation, exacts)
@@ -133,7 +133,7 @@ def verdict_of(
     verdict = judge(exacts, observation, client.spec.policy)
     if verdict.status is not Status.FAIL or not rows:
         return verdict
-    spec, info = client.spec, client.info
+    spec, info = client.spec, told(client)
     mine = [
         row for row in rows if expectations.applies(row, spec.name, info) and expectations.speaks_of(row, subject.case)
     ]
@@ -142,6 +142,11 @@ def verdict_of(
         return instead.exacts(name, subject.model, subject.inputs, spec.policy)
 
     return expectations.explain(mine, subject.op, exacts, observation.outputs, verdict, alternative)
+
+
+def told(client: Client) -> dict[str, str]:
+    """What a backend says of itself, and the options that it was asked for: what a row's `when` is about."""
+    return {**client.info, **dict(client.spec.options)}
 
 
 def forced_outputs(graph: Graph, observation: Observation, exacts: Sequence[Exact]) -> dict[int, Array]:
@@ -287,7 +292,7 @@ def check_witnesses(clients: Sequence[Client], emit: Callable[[Record], None], o
         if ops and not set(ops) & set(row.operators):
             continue
         for client in clients:
-            if not expectations.applies(row, client.spec.name, client.info):
+            if not expectations.applies(row, client.spec.name, told(client)):
                 continue
             case, label = parse_id(row.witness)
             found = check(subject_of(case, label, "witness"), [client], [row])[0]

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from opgauge.reference_engine.errors import CaseError
-from opgauge.reference_engine.types import FINDINGS, Record, Status
+from opgauge.reference_engine.types import Record, Status
 
 from . import run as supervisor
 from . import store
-from .model_jobs import COUNTER, UNOPTIMISED, Job
+from .model_jobs import Job
 
 if TYPE_CHECKING:
-    from opgauge.suites.real_models import RealModel
+    from rich.progress import Progress
+
+    from .cli import Exit
+    from .model_run import Asked, Done
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Backends = Annotated[list[str], typer.Option("--backend", "-b", help="cpu, onnxruntime:level=basic, ...")]
@@ -65,7 +68,7 @@ def _jobs(
         if Path(path).is_file() or path in known:
             jobs.append(Job(path, dims=dims, values=values, inputs=inputs, seed=seed, regions=not nodes))
         elif path in real:
-            jobs.append(_real_job(real[path], seed, nodes))
+            jobs.append(Job(path, seed=seed, regions=not nodes))
         else:
             names = ", ".join(sorted(known | set(real)))
             raise CaseError(f"there is no file {path}, and no built-in or real model of that name; there are {names}")
@@ -78,21 +81,10 @@ def _sampled(count: int, seed: int) -> list[str]:
     return [row.name for row in real_models.sample(count, seed)] if count else []
 
 
-def _real_job(row: RealModel, seed: int, nodes: bool) -> Job:
-    from opgauge.suites import real_models
-
-    from . import models
-
-    path = real_models.fetch(row)
-    job = Job(str(path), row.name, row.dims, row.values, row.spread, seed=seed, regions=not nodes)
-    if row.quantize:
-        made = models.quantized(job, row.quantize, path.with_suffix(f".{row.quantize}-{seed}.onnx"))
-        job = replace(job, path=str(made))
-    return job
-
-
 def model(
-    path: Annotated[list[str], typer.Argument(metavar="MODEL.onnx", help="files, or names of built-in networks")] = [],  # noqa: B006
+    path: Annotated[
+        list[str], typer.Argument(metavar="MODEL.onnx", help="files, names of built-in networks or real models")
+    ] = [],  # noqa: B006
     backend: Backends = ["cpu", "onnxruntime"],  # noqa: B006
     all_real: Annotated[bool, typer.Option("--all-real", help="the pinned real models, fetched once")] = False,
     sample: Annotated[int, typer.Option(min=0, help="so many of the smaller real models, drawn by the seed")] = 0,
@@ -102,39 +94,78 @@ def model(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     nodes: Annotated[bool, typer.Option("--nodes", help="judge single nodes, not DQ..Q regions")] = False,
     timeout: Annotated[float, typer.Option(min=1)] = TIMEOUT,
+    out: Annotated[Path, typer.Option("--out", help="where the folders of runs are kept")] = store.HOME,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the last run in --out as it was asked")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Whole models: counts side by side, every node judged on the backend's own inputs, the first divergent named."""
+    """Whole models: counts side by side, every node judged on the backend's own inputs, the first divergent named.
+
+    Each model is shown when it is done; the journal keeps what was judged when a long run is cut short.
+    """
+    from . import model_run
+    from .cli import _meta
+
+    if resume:
+        asked = model_run.left(out)
+    else:
+        jobs = _jobs([*path, *_sampled(sample, seed)], all_real, dim, value, inputs, seed, nodes)
+        if not jobs:
+            raise CaseError("no model given: name a file, a built-in network, --all-real or --sample N")
+        asked = model_run.fresh(jobs, [spec.text for spec in supervisor.specs(backend)], timeout)
+    console = _console()
+    with _bar() as bar:
+        line = bar.add_task("", total=len(asked.waiting))
+
+        def on_done(job: Job, records: Sequence[Record]) -> None:
+            bar.advance(line)
+            if not as_json:
+                bar.stop()
+                show(console, job.title, records, asked.backends)
+                bar.start()
+
+        def on_started(case: str) -> None:
+            bar.update(line, description=case.partition("/")[2])
+
+        def meta(ended: Done) -> dict[str, Any]:
+            return _meta(asked.settings, ended.outcome, began, *_summed(asked, ended))
+
+        began = time.time()
+        ended = model_run.perform(asked, out, on_done, on_started, meta)
+    code, said = _summed(asked, ended)
+    errors = ended.outcome.errors
+    if not ended.judged(asked.backends) and any("CaseError" in error for error in errors):
+        raise CaseError("; ".join(errors))
+    if as_json:
+        kept = [store.record_to_dict(r) for r in ended.records]
+        print(json.dumps({"records": kept, "errors": errors, "journal": str(ended.path)}, indent=1))
+        raise typer.Exit(code)
+    for error in errors:
+        console.print(f"! {error}", markup=False, soft_wrap=True)
+    console.print(f"journal: {ended.path}", markup=False, soft_wrap=True)
+    console.print(said, style="bold", markup=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+def _summed(asked: Asked, ended: Done) -> tuple[Exit, str]:
+    """The exit code and the last line."""
     from .cli import WORDS, Exit
 
-    jobs = _jobs([*path, *_sampled(sample, seed)], all_real, dim, value, inputs, seed, nodes)
-    if not jobs:
-        raise CaseError("no model given: name a file, a built-in network, --all-real or --sample N")
-    asked = tuple(spec.text for spec in supervisor.specs(backend))
-    texts = tuple(dict.fromkeys([UNOPTIMISED, *asked, COUNTER]))
-    tasks = [supervisor.Task("model", (job.text(),)) for job in jobs]
-    records: list[Record] = []
-    settings = supervisor.Settings(texts, timeout_s=timeout)
-    outcome = supervisor.run(tasks, settings, 1, records.append, how="opgauge.models:perform")
-    if any("CaseError" in error for error in outcome.errors):
-        raise CaseError("; ".join(outcome.errors))
-    bad = [r for r in records if r.status in FINDINGS and r.backend in asked]
-    judged = [r for r in records if r.backend in asked and r.elements]
+    judged, bad = ended.judged(asked.backends), ended.findings(asked.backends)
     code = Exit.FINDING if bad else Exit.OK if judged else Exit.NOTHING
-    code = Exit.INTERRUPTED if outcome.interrupted else Exit.HARNESS if outcome.errors else code
-    if as_json:
-        print(json.dumps({"records": [store.record_to_dict(r) for r in records], "errors": outcome.errors}, indent=1))
-        raise typer.Exit(code)
-    console = _console()
-    for job in jobs:
-        show(console, job.title, [r for r in records if r.case.startswith(f"model/{job.title}/")], asked)
-    for error in outcome.errors:
-        console.print(f"! {error}", markup=False, soft_wrap=True)
+    code = Exit.INTERRUPTED if ended.outcome.interrupted else Exit.HARNESS if ended.outcome.errors else code
     passed = sum(r.status is Status.PASS for r in judged)
-    line = f"{WORDS[code]} (exit {int(code)}): {len(jobs)} models, {passed} of {len(judged)} nodes inside"
-    line += f", {len(bad)} findings, {outcome.seconds:.1f} s"
-    console.print(line, style="bold", markup=False, soft_wrap=True)
-    raise typer.Exit(code)
+    said = f"{WORDS[code]} (exit {int(code)}): {len(asked.jobs)} models, {passed} of {len(judged)} nodes inside"
+    return code, f"{said}, {len(bad)} findings, {ended.outcome.seconds:.1f} s"
+
+
+def _bar() -> Progress:
+    """Which node of which model is being judged; nothing where no person watches."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    # Results go to standard output, which may be a file.
+    return Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal)
 
 
 def show(console: Console, title: str, records: Sequence[Record], asked: Sequence[str]) -> None:

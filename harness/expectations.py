@@ -43,10 +43,10 @@ class Deviation:
 
     `predicate` is `name op number` joined by `and`; names: `v` the number before rounding, `w` the same
     with the zero point, `got`, `lo`, `hi`, `under` how far got lies below w, `off` |got - v|, `rel`
-    |got - v| / |v|, `nan` 1 where got is NaN and 0 elsewhere. `when` is a condition on the backend's info:
-    `key~substring` joined by `and`, empty for always. `case` is a regular expression that is found in the
-    case id, empty for every case. `instead` names a model of `instead.INSTEAD`: elements outside its acceptance
-    set are not excused.
+    |got - v| / |v|, `nan` 1 where got is NaN and 0 elsewhere. `when` is a condition on the backend's info and
+    options: `key~substring` or `key!~substring` joined by `and`, empty for always. `case` is a regular expression
+    that is found in the case id, empty for every case. `instead` names a model of `instead.INSTEAD`: elements outside
+    its acceptance set are not excused.
     """
 
     id: str
@@ -189,7 +189,7 @@ def applies(row: Deviation, runtime: str, info: Mapping[str, str]) -> bool:
         return False
     for clause in filter(None, (c.strip() for c in row.when.split(" and "))):
         key, _, part = clause.partition("~")
-        if part not in info.get(key, ""):
+        if (part in info.get(key.removesuffix("!"), "")) is key.endswith("!"):
             return False
     return True
 

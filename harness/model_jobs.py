@@ -14,7 +14,11 @@ COUNTER = f"{TOOLS}:count"
 
 @dataclass(frozen=True)
 class Job:
-    """A model to judge. `dims`, `values` and `spread` as in `model_inputs.draw`; `inputs` an .npz instead."""
+    """A model to judge. `dims`, `values` and `spread` as in `model_inputs.draw`; `inputs` an .npz instead.
+
+    `path` is a file, or the name of a built-in network or of a row of `suites/real_models.py`, which is fetched where
+    it is loaded. `unoptimised`: judge the engine without rules too, which is only counted otherwise.
+    """
 
     path: str
     name: str = ""
@@ -24,6 +28,7 @@ class Job:
     inputs: str = ""
     seed: int = 0
     regions: bool = True
+    unoptimised: bool = False
 
     def text(self) -> str:
         return json.dumps(vars(self), sort_keys=True)

@@ -11,7 +11,7 @@ import functools
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ from opgauge.reference_engine import lower
 from opgauge.reference_engine.errors import CaseError, ModelError
 from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.types import FINDINGS, Array, Observation, Policy, Record, Status, Verdict
-from opgauge.suites import networks
+from opgauge.suites import networks, real_models, regions
 
 from . import check, expectations, model_inputs, segments
 from .client import Client
 from .model_jobs import COUNTER, TOOLS, UNOPTIMISED, Job
 from .oracles import proves_nothing
-from .run import Settings, Task
+from .run import Emit, Settings, Task
 
 WINDOW_BYTES = 256 << 20
 QUANTIZE_S = 120.0
@@ -54,16 +54,32 @@ class Loaded:
 
 
 def load(job: Job) -> Loaded:
-    """A file, or a built-in network by its name. Raises: CaseError, ModelError."""
-    built = {n.name: n for n in networks.NETWORKS}
-    if job.path in built and not Path(job.path).is_file():
-        data, feeds = built[job.path].build(job.seed)
-        return Loaded(job.title, lower.parse(data), data, feeds, job.seed, job.regions)
+    """A file, or a built-in network or a real model by its name. Raises: CaseError, ModelError."""
+    if not Path(job.path).is_file():
+        built = {n.name: n for n in networks.NETWORKS}
+        if job.path in built:
+            data, feeds = built[job.path].build(job.seed)
+            return Loaded(job.title, lower.parse(data), data, feeds, job.seed, job.regions)
+        job = fetched(job)
     data = raised(named(model_inputs.read_model(Path(job.path))))
     model = lower.parse(data)
     given = model_inputs.load_inputs(Path(job.inputs), model) if job.inputs else None
     feeds = given or model_inputs.draw(model, job.dims, job.values, job.seed, job.spread)
     return Loaded(job.title, model, data, feeds, job.seed, job.regions)
+
+
+def fetched(job: Job) -> Job:
+    """The job on the real model's file, at the sizes of its row, quantized where the row says so. Raises: CaseError."""
+    row = {row.name: row for row in real_models.MODELS}.get(job.path)
+    if row is None:
+        return job
+    path = real_models.fetch(row)
+    dims, values, spread = {**row.dims, **job.dims}, {**row.values, **job.values}, {**row.spread, **job.spread}
+    made = replace(job, path=str(path), name=job.title, dims=dims, values=values, spread=spread)
+    if not row.quantize:
+        return made
+    target = path.with_suffix(f".{row.quantize}-{job.seed}.onnx")
+    return replace(made, path=str(quantized(made, row.quantize, target)))
 
 
 LOWEST_OPSET = 13
@@ -106,14 +122,25 @@ def quantized(job: Job, how: str, target: Path) -> Path:
 
 def perform(task: Task, settings: Settings, clients: Sequence[Client], emit: Callable[[Record], None]) -> None:
     """What a reference worker does with a `model` task: its names are jobs."""
+    started = emit.started if isinstance(emit, Emit) else None
     for text in task.names:
-        judge_model(load(Job(**json.loads(text))), clients, emit)
+        job = Job(**json.loads(text))
+        if started is not None:
+            started(f"{SUITE}/{job.title}")
+        counted = {COUNTER} if job.unoptimised else {COUNTER, UNOPTIMISED}
+        judge_model(load(job), clients, emit, counted, started)
 
 
-def judge_model(loaded: Loaded, clients: Sequence[Client], emit: Callable[[Record], None]) -> None:
-    """Records of one model: for each backend its nodes, the whole, and its counts.
+def judge_model(
+    loaded: Loaded,
+    clients: Sequence[Client],
+    emit: Callable[[Record], None],
+    counted: Collection[str] = (COUNTER,),
+    started: Callable[[str], None] | None = None,
+) -> None:
+    """Records of one model: for each backend its nodes, the whole, and its counts; of `counted` ones counts alone.
 
-    A model that cannot be lowered gives one `unsupported` record that names the node.
+    A model that cannot be lowered gives one `unsupported` record that names the node. `started` hears what comes.
     """
     try:
         shapes = tensor_sizes(loaded)
@@ -133,12 +160,12 @@ def judge_model(loaded: Loaded, clients: Sequence[Client], emit: Callable[[Recor
     for client in clients:
         whole = _run(client, loaded, loaded.data, f"{SUITE}/{loaded.title}/whole")
         emit(_counts(loaded, client, whole))
-        if client.spec.text in (COUNTER, UNOPTIMISED) and len(clients) > 1:
+        if client.spec.text in counted:
             continue
         if whole.status is not Status.PASS:
             emit(_record(loaded, "whole", "", client, whole.status, whole.message))
             continue
-        worst = _judge_nodes(loaded, client, shapes, emit)
+        worst = _judge_nodes(loaded, client, shapes, emit, started)
         emit(_end_to_end(loaded, client, whole, worst, references))
 
 
@@ -162,7 +189,13 @@ def _run(client: Client, loaded: Loaded, data: bytes, case: str, outputs: int = 
 # ---- self-forced
 
 
-def _judge_nodes(loaded: Loaded, client: Client, sizes: dict[str, int], emit: Callable[[Record], None]) -> list[Record]:
+def _judge_nodes(
+    loaded: Loaded,
+    client: Client,
+    sizes: dict[str, int],
+    emit: Callable[[Record], None],
+    started: Callable[[str], None] | None = None,
+) -> list[Record]:
     """Judge each segment; the failing records in order of the graph."""
     rows = expectations.load()
     pieces = segments.cut(loaded.model.graph, loaded.regions)
@@ -178,6 +211,8 @@ def _judge_nodes(loaded: Loaded, client: Client, sizes: dict[str, int], emit: Ca
             return failing
         tensors = dict(loaded.feeds) | dict(zip((o.name for o in model.graph.output), seen.outputs, strict=True))
         for segment in window:
+            if started is not None:
+                started(f"{SUITE}/{loaded.title}/{segment.index:04d} {segment.name} on {client.spec.text}")
             made = judge_segment(loaded, segment, tensors, client, rows)
             emit(made)
             if made.status in FINDINGS:
@@ -202,9 +237,15 @@ def judge_segment(
     try:
         graph = lower.lower(model, feeds)
         exacts = evaluate(graph, feeds, client.spec.policy)
-        verdict = check.verdict_of(subject, graph, exacts, seen, client, rows)
-        if verdict.status is Status.FAIL and segment.fused:  # a deviation of what the runtime made of the region
-            verdict = check.verdict_of(replace(subject, op=segment.fused), graph, exacts, seen, client, rows)
+        verdict = check.verdict_of(subject, graph, exacts, seen, client)
+        # Deviations of the operator, of what the runtime made of the region, of how it treats an output that is read.
+        shown = segments.with_readers(loaded.model.graph, segment)
+        tries = [(segment.op, segment), (segment.fused, segment), (regions.SHOWN if shown else "", shown or segment)]
+        for op, piece in tries if rows else ():
+            if verdict.status is Status.FAIL and op:
+                data = segments.alone(loaded.model, piece, feeds).SerializeToString()
+                again = replace(subject, op=op, model=data)
+                verdict = check.verdict_of(again, graph, exacts, seen, client, rows)
     except ModelError as error:
         return _record(loaded, where, segment.op, client, Status.UNSUPPORTED, f"{type(error).__name__}: {error}")
     if verdict.status is Status.UNTRUSTED and proves_nothing(exacts, verdict) == verdict.message:

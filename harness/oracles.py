@@ -6,8 +6,8 @@ no element is outside; it is `untrusted` when it passes but proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from .spread import spread
 
 SHOWN = 8
 POSITIONS = 512
+LARGE = 1 << 22
 # A judged case must decide at least one element, and leave this share of them unsaturated.
 UNSATURATED = 0.02
 
@@ -85,6 +86,14 @@ def judge_output(exact: Exact, actual: Array, policy: Policy, name: str) -> Verd
             f"{name} has shape {list(actual.shape)}, expected {list(exact.value.shape)}",
             detail={"got": list(actual.shape), "expected": list(exact.value.shape)},
         )
+    if actual.size > LARGE:
+        parts = []
+        for some, values in pieces(exact, actual):
+            parts.append(judge_output(some, values, policy, name))
+            if parts[-1].status is not Status.PASS:
+                break  # what it takes to say where and why is paid on a failure only
+        else:
+            return _sum(parts)
     inside = inside_set(exact, actual)
     free = np.zeros(inside.shape, bool) if exact.free is None else exact.free
     outside = ~inside & ~free
@@ -108,6 +117,18 @@ def judge_output(exact: Exact, actual: Array, policy: Policy, name: str) -> Verd
     seen = f"got {detail['got'][0]}, expected {detail['expected'][0]}"
     message = f"{name}: {counts['outside']} of {actual.size} elements outside; first at {at}: {seen}"
     return Verdict(Status.FAIL, message, "", detail=detail, **counts)  # type: ignore[arg-type]
+
+
+def pieces(exact: Exact, actual: Array) -> Iterator[tuple[Exact, Array]]:
+    """A large output along its longest axis, so that what is computed of it need not fit in memory at once."""
+    axis = int(np.argmax(actual.shape))
+    step = max(1, LARGE * actual.shape[axis] // actual.size)
+    for begin in range(0, actual.shape[axis], step):
+        where = (*(slice(None),) * axis, slice(begin, begin + step))
+        parts: dict[str, Any] = {
+            f.name: p[where] for f in fields(exact) if isinstance(p := getattr(exact, f.name), np.ndarray)
+        }
+        yield replace(exact, **parts, members=tuple(m[where] for m in exact.members)), actual[where]
 
 
 def inside_set(exact: Exact, actual: Array) -> Array:

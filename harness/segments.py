@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -109,6 +109,15 @@ def _closure(
         elif name not in inputs:
             inputs.append(name)
     return tuple(found[i] for i in sorted(found)), tuple(sorted(inputs))
+
+
+def with_readers(graph: onnx.GraphProto, segment: Segment) -> Segment | None:
+    """The segment and the Transpose and QuantizeLinear that read one of its tensors which is the model's output too."""
+    shown = {o.name for o in graph.output} & set(segment.outputs)
+    moves = [n for n in graph.node if n.op_type == "Transpose" and n.input[0] in shown]
+    made = {n.output[0] for n in moves}
+    quantizers = [n for n in graph.node if n.op_type == "QuantizeLinear" and n.input[0] in made]
+    return replace(segment, nodes=(*segment.nodes, *moves, *quantizers)) if quantizers else None
 
 
 def exposed(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:

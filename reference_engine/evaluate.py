@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from . import real as r
 from .primitives import primitive_of
 from .real import Real
 from .types import Array, Exact, Graph, Policy
+
+LARGE = 1 << 20
 
 
 def evaluate(
@@ -26,35 +29,61 @@ def evaluate(
     return tuple(accept(x, policy) for x in reals(graph, feeds, policy, forced))
 
 
+def rounded(graph: Graph, feeds: Mapping[str, Array], policy: Policy) -> tuple[Array, ...]:
+    """All outputs, each rounded to its type before anything else is computed from it: what a kernel may return."""
+    made = reals(graph, feeds, policy, settled=True)
+    return tuple(accept(x, policy).value for x in made)
+
+
 def reals(
-    graph: Graph, feeds: Mapping[str, Array], policy: Policy, forced: Mapping[int, Array] | None = None
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    policy: Policy,
+    forced: Mapping[int, Array] | None = None,
+    settled: bool = False,
 ) -> tuple[Real, ...]:
-    """The numbers that `evaluate` makes sets of, with their error models."""
+    """The numbers that `evaluate` makes sets of, with their error models; `settled` ones go on as `rounded`."""
     values: dict[str, Real] = {}
     results: dict[int, Real] = {}
-    for name, array in graph.constants.items():
-        values[name] = r.leaf(array, graph.specs[name].dtype, policy.ftz)
-        if name in graph.uncertain:
-            values[name] = r.uncertain(values[name], graph.uncertain[name])
-    for name in graph.inputs:
-        values[name] = r.leaf(feeds[name], graph.specs[name].dtype, policy.ftz)
+
+    def value(name: str) -> Real:
+        if name not in values:
+            array = graph.constants[name] if name in graph.constants else feeds[name]
+            made = r.leaf(array, graph.specs[name].dtype, policy.ftz)
+            values[name] = r.uncertain(made, graph.uncertain[name]) if name in graph.uncertain else made
+        return values[name]
+
     wanted = {name: index for index, name in enumerate(graph.outputs)}
-    for node in graph.nodes:
+    last = {name: i for i, node in enumerate(graph.nodes) for name in node.inputs}
+    for i, node in enumerate(graph.nodes):
         primitive = primitive_of(node.primitive)
-        made = primitive.exact(*(values[n] for n in node.inputs), fn=node.fn, policy=policy, **node.attrs)
+        made = primitive.exact(*(value(n) for n in node.inputs), fn=node.fn, policy=policy, **node.attrs)
         values[node.output] = made
         index = wanted.get(node.output, -1)
-        if forced and index in forced:
+        if settled and index >= 0:
+            results[index] = made
+            values[node.output] = r.leaf(accept(made, policy).value, made.dtype, policy.ftz)
+        elif forced and index in forced:
             results[index] = made
             values[node.output] = r.leaf(forced[index].reshape(made.shape), made.dtype, policy.ftz)
-    return tuple(results.get(i, values[name]) for i, name in enumerate(graph.outputs))
+        for name in set(node.inputs):  # a whole model's tensors do not fit side by side
+            if last[name] == i and name not in wanted:
+                del values[name]
+    return tuple(results[i] if i in results else value(name) for i, name in enumerate(graph.outputs))
 
 
 def accept(x: Real, policy: Policy) -> Exact:
     """The values that an honest kernel may return for `x`, in the output's own type."""
-    if not dt.is_float(x.dtype):
-        return _accept_integer(x)
-    return _accept_float(x, policy)
+    once = r.once(x) if x.value.size > LARGE else x
+    made = _accept_float(once, policy) if dt.is_float(x.dtype) else _accept_integer(once)
+    if once is x:
+        return made
+
+    def repeated(part: Array | None) -> Array | None:
+        return None if part is None else np.broadcast_to(part, x.shape)
+
+    parts = {name: repeated(getattr(made, name)) for name in ("value", "lo", "hi", "nan", "free", "real", "zero_point")}
+    return replace(made, **parts, members=tuple(np.broadcast_to(m, x.shape) for m in made.members))  # type: ignore[arg-type]
 
 
 def _mask(mask: r.Mask, shape: tuple[int, ...]) -> Array | None:

@@ -23,6 +23,8 @@ import numpy as np
 
 from . import dtypes as dt
 from . import summation
+from .grids import few_values as few_values
+from .grids import grid_of as grid_of
 from .types import Array
 
 Mask = Array | np.bool | bool
@@ -78,25 +80,6 @@ def wide(dtype: str) -> type:
     return np.longdouble if dtype == "float64" else np.float64
 
 
-def grid_of(value: Array) -> float:
-    """The largest power of two that divides every element; 0 where there is none worth having.
-
-    Source: N3. Zero has every grid; infinities and NaN have none.
-    """
-    finite = np.asarray(value, np.float64).ravel()
-    finite = finite[finite != 0]
-    if finite.size == 0:
-        return 1.0
-    if not np.isfinite(finite).all():
-        return 0.0
-    mantissa, exponent = np.frexp(finite)
-    bits = np.abs(mantissa * 2.0**53).astype(np.int64)
-    trailing = np.log2((bits & -bits).astype(np.float64)).astype(np.int64)
-    low = int((exponent - 53 + trailing).min())
-    # An order of evaluation may also form products and reciprocals: stay well inside the normal range.
-    return float(2.0**low) if -100 < low < 100 else 0.0
-
-
 def leaf(array: Array, dtype: str, ftz: bool = False) -> Real:
     """An input: exact by definition."""
     if not dt.is_float(dtype):
@@ -104,17 +87,6 @@ def leaf(array: Array, dtype: str, ftz: bool = False) -> Real:
     value: Array = np.asarray(array).astype(wide(dtype))
     floor = (dt.NORMAL if ftz else dt.TINY)[computes_in(dtype)]
     return Real(value, dtype, grid=grid_of(value), structured=few_values(value), floor=floor)
-
-
-FEW = 32
-
-
-def few_values(value: Array) -> bool:
-    """Do a handful of magnitudes make up the tensor: then equal roundings add up instead of cancelling (N1)."""
-    if value.size <= FEW:
-        return value.size > 1
-    counts = np.unique(np.abs(value[value != 0]), return_counts=True)[1]
-    return bool(counts.size <= FEW or counts.max() > value.size // 4)
 
 
 def traits(*reals: Real) -> dict[str, Any]:
@@ -285,18 +257,19 @@ def _all_powers(value: Array) -> bool:
 
 def dot(a: Real, b: Real) -> Real:
     """sum_k A[m,k] B[k,n]: K roundings on sum_k |A||B| (N1), whatever the order and with or without FMA."""
+    left, right = a.magnitude, b.magnitude  # once: a large operand's is made anew each time
     with np.errstate(all="ignore"):
         value = np.matmul(a.value, b.value)
-        mag = np.matmul(a.magnitude, b.magnitude)
-        err = _err_sum(_dot_err(a.err, a.shape, b.magnitude), _dot_err_right(a.magnitude, b.err, b.shape))
+        mag = np.matmul(left, right)
+        err = _err_sum(_dot_err(a.err, a.shape, right), _dot_err_right(left, b.err, b.shape))
     unit = dt.UNIT[computes_in(a.dtype)]
-    err = _err_sum(err, summation.lost_products(a.magnitude, b.magnitude, mag, unit))
+    err = _err_sum(err, summation.lost_products(left, right, mag, unit))
     k = a.k + b.k + a.shape[-1]
-    summed = mag if np.isfinite(mag).all() else np.matmul(_finite_only(a.magnitude), _finite_only(b.magnitude))
+    summed = mag if np.isfinite(mag).all() else np.matmul(_finite_only(left), _finite_only(right))
     hazard = spread(a, b, value.shape, also=_range_hazard(summed, a.dtype, k))
     inherited = product_traits(a, b)
-    factors = sorted(((a.magnitude, -1), (b.magnitude, -2)), key=lambda factor: factor[0].size)  # sorting is dear
-    inherited["structured"] |= all(summation.tight(x, axis, unit) for x, axis in factors)
+    factors = sorted(((left, -1), (right, -2)), key=lambda factor: factor[0].size)  # sorting is dear
+    inherited["structured"] = inherited["structured"] or all(summation.tight(x, axis, unit) for x, axis in factors)
     return Real(value, a.dtype, mag, k, err, _least(a.grid) * _least(b.grid), hazard, **inherited)
 
 
@@ -416,6 +389,17 @@ def move(x: Real, fn: Callable[[Array], Array]) -> Real:
         x.structured,
         x.floor,
     )
+
+
+def once(x: Real) -> Real:
+    """x without what it repeats by stride 0 (a fill, a bias), each such axis of size 1."""
+    parts = [p for p in (x.value, x.mag, x.err, x.grid, x.hazard, x.lo, x.hi, *x.members, x.real, x.zero_point)
+             if isinstance(p, np.ndarray)]  # fmt: skip
+    strides = [np.broadcast_to(p, x.shape).strides for p in parts]
+    repeats = [size > 1 and not any(s[axis] for s in strides) for axis, size in enumerate(x.shape)]
+    if not any(repeats):
+        return x
+    return move(x, lambda part: part[tuple(slice(0, 1) if r else slice(None) for r in repeats)])
 
 
 def uncertain(x: Real, other: Array) -> Real:

@@ -58,11 +58,26 @@ def _of(case: Case, name: str) -> tuple[tuple[str, Attr | Arg], ...]:
     return tuple((k.partition(".")[2], v) for k, v in case.attrs if k.startswith(f"{name}."))
 
 
+def shown(case: Case) -> tuple[Step, ...]:
+    """y0 = -x, and y1 what Transpose, QuantizeLinear and DequantizeLinear make of y0: an output that is read too."""
+    parameters = ("y_scale", "y_zero_point")
+    return (
+        Step("Neg", ("x",), ("y0",)),
+        Step("Transpose", ("y0",), ("moved",), case.attrs),
+        Step("QuantizeLinear", ("moved", *parameters), ("quantized",)),
+        Step("DequantizeLinear", ("quantized", *parameters), ("y1",)),
+    )
+
+
+SHOWN = "Shown.Transpose"
 OPERATORS = (
     "MatMul Gemm Conv Add Mul AveragePool GlobalAveragePool MaxPool Resize Concat Softmax Relu Clip Transpose Reshape "
     "Slice Pad Sigmoid"
 ).split()
-TEMPLATES: dict[str, Callable[[Case], tuple[Step, ...]]] = {f"QDQ.{op}": region(op) for op in OPERATORS}
+TEMPLATES: dict[str, Callable[[Case], tuple[Step, ...]]] = {
+    SHOWN: shown,
+    **{f"QDQ.{op}": region(op) for op in OPERATORS},
+}
 
 
 # ---- what is drawn
@@ -379,6 +394,17 @@ def move(draw: Draw, op: str, dtype: str) -> Case:
 
 
 @st.composite
+def shown_output(draw: Draw, op: str, x_dtype: str, dtype: str) -> Case:
+    """A float tensor that the caller sees and that is quantized behind a Transpose: no rounding may show in it."""
+    shape = pick(draw, ((3, 17), (2, 3, 8), (2, 3, 4, 5)))
+    low, high = dt.limits(dtype)
+    args = [Arg("x", x_dtype, shape, "normal", (pick(draw, (1.0, 8.0)),))]
+    args += parameters("y", dtype, pick(draw, (0.5, 0.1, 0.0625)), between(draw, low, high), d.constants(draw)[1])
+    attrs: dict[str, Attr | None] = {"perm": tuple(reversed(range(len(shape))))}
+    return d.make_case(draw, SHOWN, args, (x_dtype, x_dtype), attrs, 13, "plain", DOMAIN)
+
+
+@st.composite
 def resize(draw: Draw, op: str, dtype: str) -> Case:
     kind = pick(draw, d.KINDS)
     shape = (1, pick(draw, (2, 1, 3)), pick(draw, (4, 3, 5)), pick(draw, (5, 3, 4)))
@@ -416,3 +442,4 @@ ROWS: tuple[tuple[str, Callable[..., st.SearchStrategy[Case]], tuple[str, ...]],
 )
 SOURCE = "ONNX QuantizeLinear-21 and DequantizeLinear-21 around the operator; N4 of docs/numerics.md"
 CASES = tuple(row for op, f, labels in ROWS for row in d.rows(f"QDQ.{op}", SOURCE, labels, f, op, domain=DOMAIN))
+CASES += d.rows(SHOWN, SOURCE, ("float32,uint8", "float32,int8"), shown_output, SHOWN, domain=DOMAIN)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 
-from opgauge import extraction, models, segments
-from opgauge.backends import BackendDef, BackendSpec
+from opgauge import expectations, extraction, models, segments
+from opgauge.backends import BackendDef, BackendSpec, resolve
 from opgauge.backends.cpu import kernels
 from opgauge.model_jobs import Job
 from opgauge.reference_engine import passes
@@ -311,3 +312,38 @@ def test_a_job_travels_as_text():
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(OpgaugeError, match=r"gone\.onnx"):
         models.load(Job(str(tmp_path / "gone.onnx")))
+
+
+# ---- an output that is read too
+
+
+def shown(perm=(1, 0), scale=0.5, moved=True):
+    """-x as an output, and what Transpose, QuantizeLinear and DequantizeLinear make of it."""
+    s = Sketch(np.random.Generator(np.random.PCG64(1)))
+    y = s("Neg", s.input(s.normal(3, 4)))
+    z = s("Transpose", y, perm=list(perm)) if moved else s("Abs", y)
+    parameters = (s.const(np.float32(scale)), s.const(0, "int8"))
+    z = s("DequantizeLinear", s("QuantizeLinear", z, *parameters), *parameters)
+    return s.build((y, "float32"), (z, "float32"))
+
+
+def judged_as(data, feeds, change):
+    """The record of the node that makes the first output, had onnxruntime changed it so."""
+    loaded = models.Loaded("m", onnx.load_from_string(data), data, feeds, 0)
+    segment = segments.cut(loaded.model.graph)[0]
+    client = SimpleNamespace(spec=resolve("onnxruntime"), info={"version": "1.32.0"})
+    tensors = {**feeds, segment.outputs[0]: change(-feeds["x0"]).astype(np.float32)}
+    return models.judge_segment(loaded, segment, tensors, client, expectations.load())
+
+
+def test_an_output_that_comes_back_quantized_is_the_recorded_deviation_and_nothing_else_is():
+    def as_quantized(x):
+        return np.clip(np.rint(x / 0.5), -128, 127) * 0.5
+
+    made = judged_as(*shown(), as_quantized)
+    assert (made.status, made.detail["deviations"]) == ("deviation", ["ort-shown-output-quantized"])
+    assert judged_as(*shown(), lambda x: x).status == "pass"
+    assert judged_as(*shown(), lambda x: as_quantized(x) + 0.5).status == "fail"
+    assert judged_as(*shown(), lambda x: x * 1.001).status == "fail"
+    assert judged_as(*shown(scale=0.25), as_quantized).status == "fail"
+    assert judged_as(*shown(moved=False), as_quantized).status == "fail"

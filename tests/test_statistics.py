@@ -236,7 +236,7 @@ class Planted:
 
     def __init__(self, change: Callable[[Array], Array]) -> None:
         self.spec = SimpleNamespace(
-            text="planted", name="planted", policy=Policy(), definition=SimpleNamespace(informative=False)
+            options=(), text="planted", name="planted", policy=Policy(), definition=SimpleNamespace(informative=False)
         )
         self.info: dict[str, str] = {}
         self.pins: dict[str, str] = {}
