@@ -14,13 +14,6 @@ from opgauge.reference_engine.types import Array
 from . import RunResult, onnxruntime, profiled
 from .onnxruntime_profile import kernels
 
-# What moves or reorders and computes nothing; the profile leaves the domain away.
-MOVES = frozenset(
-    "Transpose Identity Reshape Squeeze Unsqueeze Flatten Concat Slice Split Pad Expand Tile Gather GatherElements "
-    "GatherND ScatterND ScatterElements DepthToSpace SpaceToDepth ReorderInput ReorderOutput MemcpyToHost "
-    "MemcpyFromHost".split()
-)  # fmt: skip
-
 
 def profile(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
     """A profile; options `level`, `threads`. Node times are whole microseconds, watched; end to end nobody watches."""
@@ -62,7 +55,7 @@ def nodes_of(events: list[dict[str, Any]]) -> list[dict]:
     best = min(range(runs), key=lambda i: sum(spans[i][1] for spans in found.values()))
     began = min(spans[best][0] for spans in found.values())
     made = [
-        profiled.node(name, kind, kind in MOVES, spans[best][1] * 1000, None, (spans[best][0] - began) * 1000)
+        profiled.node(name, kind, profiled.moves(kind), spans[best][1] * 1000, None, (spans[best][0] - began) * 1000)
         for (name, kind), spans in found.items()
     ]
     return sorted(made, key=lambda n: n["start_ns"])

@@ -19,8 +19,19 @@ from . import RunResult
 REQUEST = "opgauge:profile"
 BUDGET_S = 2.0
 LEAST, MOST = 5, 200
-# Primitives that compute nothing.
-MOVES = frozenset({"DataMove", "Im2col", "Gather", "Scatter"})
+# What moves, reorders or converts data and computes nothing: primitives, and operators as onnxruntime's profile names
+# them (it leaves the domain away).
+MOVES = frozenset(
+    "DataMove Im2col Gather Scatter Elementwise.cast "
+    "Cast Transpose Identity Reshape Squeeze Unsqueeze Flatten Concat Slice Split Pad Expand Tile GatherElements "
+    "GatherND ScatterND ScatterElements DepthToSpace SpaceToDepth ReorderInput ReorderOutput MemcpyToHost "
+    "MemcpyFromHost".split()
+)  # fmt: skip
+
+
+def moves(kind: str) -> bool:
+    """Whether a node of that kind (`DataMove.transpose`, `Elementwise.cast`, `Concat`) is data movement."""
+    return kind in MOVES or kind.partition(".")[0] in MOVES
 
 
 def with_request(inputs: Mapping[str, Array], options: Mapping[str, str]) -> dict[str, Array]:

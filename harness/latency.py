@@ -16,6 +16,8 @@ from statistics import NormalDist, median
 TO_SD = 1.4826  # median absolute deviation to standard deviation, for normal numbers
 MEDIAN_WIDTH = 1.2533  # sd of a median of n over sd of a mean of n
 RESAMPLES = 2000
+PRIOR = 6  # pairs that the suite's noise counts for in the noise of a case
+CONTROLLED = math.sqrt(0.75)  # noise of ln(new / mean of two bases) over that of ln(base / base)
 
 
 class Call(StrEnum):
@@ -29,26 +31,28 @@ class Call(StrEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """How a comparison is made. Shares (`look`, `alarm`, `limit`) are of the time of one call: 0.02 is +2 %.
+    """How a comparison is made. Shares (`alarm`, `limit`) are of the time of one call: 0.02 is +2 %.
 
-    `first` pairs of `pair_s` seconds (per side beyond the first) for every case; those beyond `look`, or too noisy for
-    `limit` to be visible, get more until the alarm is confirmed or `most` pairs are reached. An alarm is an estimate
-    beyond `alarm` and beyond `sigmas` times the noise of this case. `control` measures the base against itself too.
+    `first` pairs of `pair_s` seconds (per side beyond the first) for every case, then pairs of `more_s` seconds for
+    those not yet decided, until `most`. A case is the same as soon as `settle` errors above its estimate are still
+    below `alarm`; an alarm is an estimate beyond `alarm` and beyond `sigmas` times the noise of this case.
+    `control` measures the base against itself too.
     """
 
     first: int = 2
-    most: int = 12
-    pair_s: float = 0.5
+    most: int = 16
+    pair_s: float = 0.25
+    more_s: float = 0.5
     block_s: float = 0.001
-    warm_s: float = 0.05
-    look: float = 0.01
-    alarm: float = 0.02
+    warm_s: float = 0.02
+    alarm: float = 0.014
     limit: float = 0.05
+    settle: float = 1.0
     sigmas: float = 4.0
     confidence: float = 0.99
     control: bool = True
     skip_unchanged: bool = True
-    retries: int = 2
+    retries: int = 1
     timeout_s: float = 120.0
     seed: int = 0
 
@@ -84,9 +88,13 @@ class Estimate:
 
 
 def spread(values: Sequence[float]) -> float:
-    """A standard deviation that a few wild values do not move; about their median."""
-    middle = median(values)
-    return TO_SD * median(abs(v - middle) for v in values)
+    """A standard deviation that a few wild values do not move; about their median.
+
+    Source: Croux and Rousseeuw, Time-efficient algorithms for two highly robust estimators of scale (1992): few
+    values lie closer to their own median, by n / (n - 0.8).
+    """
+    middle, n = median(values), len(values)
+    return TO_SD * n / (n - 0.8) * median(abs(v - middle) for v in values)
 
 
 def resampled(values: Sequence[float], confidence: float, seed: int = 0) -> tuple[float, float]:
@@ -107,22 +115,22 @@ def sd_of_estimate(pairs: int, sd: float) -> float:
 def noise_of(values: Sequence[float], control: Sequence[float], suite_sd: float) -> float:
     """Spread of one pair for this case: what its own pairs and its control show, and the suite's where they are few.
 
-    The spread about the median is not a measure of the effect: a real slowdown does not widen it. Few values say
-    little, so the suite's figure counts as eight of them.
+    The spread about the median is not a measure of the effect: a real slowdown does not widen it. A case is never
+    taken for quieter than it shows itself to be.
     """
-    squares = [spread(v) ** 2 for v in (values, control) for _ in v if len(v) > 2]
-    squares += [suite_sd**2] * 8
-    return math.sqrt(sum(squares) / len(squares))
+    own = [(spread(v) * scale) ** 2 for v, scale in ((values, 1.0), (control, CONTROLLED)) for _ in v if len(v) > 2]
+    pooled = math.sqrt((sum(own) + PRIOR * suite_sd**2) / (len(own) + PRIOR))
+    return max(pooled, math.sqrt(sum(own) / len(own))) if own else pooled
 
 
-def threshold(plan: Plan, sd: float, pairs: int, comparisons: int = 1) -> float:
+def threshold(plan: Plan, sd: float, pairs: int, comparisons: int = 1, floor: bool = True) -> float:
     """The log ratio that is an alarm: `alarm`, or more where noise or the number of comparisons asks for it.
 
     `sigmas` (4) allow one comparison in 30,000 a false alarm if noise is normal; a suite of m comparisons is kept
     at 1 % for all of them together.
     """
     needed = max(plan.sigmas, NormalDist().inv_cdf(1 - 0.01 / 2 / max(comparisons, 1)))
-    return max(math.log1p(plan.alarm), needed * sd_of_estimate(pairs, sd))
+    return max(math.log1p(plan.alarm) if floor else 0.0, needed * sd_of_estimate(pairs, sd))
 
 
 def visible(plan: Plan, sd: float, pairs: int, comparisons: int = 1) -> float:
@@ -135,34 +143,35 @@ def decide(
 ) -> Call | None:
     """The verdict on log ratios of pairs so far, or None: more pairs are needed.
 
-    After `first` pairs a case whose estimate is inside `look`, with noise that would show `limit`, is the same. Later
-    looks come at twice that and at `most`; an early alarm must be clearer than the last one. An estimate between is
-    `same` at the end where its interval excludes `limit`, else it cannot be told. A control that alarms as well
-    says that the noise is not what it was thought to be: then nothing can be told.
+    The question is whether the new side is slower, so a case whose estimate is low enough is the same after any
+    number of pairs from `first` on, if they would show `limit`; one that seems faster is measured on to be told so.
+    An early alarm needs pairs that all agree and a margin that is wider the fewer they are, since there are many
+    looks. At `most` an estimate between is `same` where its interval excludes `limit`, else it cannot be told. A
+    control that alarms as well says that the noise is not what it was thought to be: then nothing can be told.
     """
     n = len(values)
     if n < plan.first:
         return None
     sd = noise_of(values, control, suite_sd)
     middle, error = median(values), sd_of_estimate(n, sd)
-    seen = visible(plan, sd, n, comparisons) <= plan.limit
+    alarm, limit = math.log1p(plan.alarm), math.log1p(plan.limit)
     if n < plan.most:
-        if abs(middle) <= math.log1p(plan.look) and seen:
+        seen = visible(plan, sd, n, comparisons) <= plan.limit
+        if seen and -alarm <= middle <= alarm - plan.settle * error:
             return Call.SAME
-        early = max(math.log1p(1.5 * plan.alarm), 1.25 * threshold(plan, sd, n, comparisons))
         agreed = min(values) > 0 or max(values) < 0
+        early = max(alarm, (1 + 2 / n) * threshold(plan, sd, n, comparisons, floor=False))
         if n >= max(4, 2 * plan.first) and agreed and abs(middle) > early:
             return _direction(plan, middle, control, sd, comparisons)
         return None
     if abs(middle) > threshold(plan, sd, n, comparisons):
         return _direction(plan, middle, control, sd, comparisons)
     low, high = middle - 2.576 * error, middle + 2.576 * error
-    limit = math.log1p(plan.limit)
     return Call.SAME if -limit < low and high < limit else Call.UNCLEAR
 
 
 def _direction(plan: Plan, middle: float, control: Sequence[float], sd: float, comparisons: int) -> Call:
-    if control and abs(median(control)) > threshold(plan, sd, len(control), comparisons):
+    if control and abs(median(control)) > threshold(plan, sd / CONTROLLED, len(control), comparisons):
         return Call.UNCLEAR
     return Call.SLOWER if middle > 0 else Call.FASTER
 

@@ -15,7 +15,7 @@ from opgauge.reference_engine.errors import BackendUnavailableError, BaselineErr
 from opgauge.reference_engine.types import Finding
 
 from . import pairs
-from .latency import Call, Estimate, Plan, noise_of, threshold, untold, upper_rate
+from .latency import CONTROLLED, Call, Estimate, Plan, noise_of, threshold, untold, upper_rate
 from .workloads import Side, Workload, workload
 
 SECTIONS = {
@@ -77,7 +77,7 @@ def read(path: Path | None = None) -> Gates:
     if len({k.name for k in keys}) < len(keys) or not all(bool(k.case) != bool(k.model) for k in keys):
         raise BaselineError(f"{place}: each [[latency.key]] has a name of its own, and a case or a model")
     backends = tuple(latency.get("backends", ("cpu", "onnxruntime")))
-    return Gates(backends, keys, float(latency.get("alarm", 0.02)), document)
+    return Gates(backends, keys, float(latency.get("alarm", Plan.alarm)), document)
 
 
 Limits = TypeVar("Limits")
@@ -178,7 +178,7 @@ def statement(measured: Sequence[tuple[str, Key, Estimate]], plan: Plan) -> str:
         return "no case was timed"
     controls = [e.control for e in timed if e.control]
     false = sum(
-        abs(median(c)) > threshold(plan, noise_of(c, (), e.noise * len(e.values) ** 0.5), len(c), len(timed))
+        abs(median(c)) > threshold(plan, noise_of((), c, e.detail["suite_sd"]) / CONTROLLED, len(c), len(timed))
         for c, e in zip(controls, [e for e in timed if e.control], strict=True)
     )
     seen = sorted(e.detail.get("visible", math.inf) for e in timed)

@@ -3,7 +3,8 @@
     compare(workload("ID or model"), Side("onnxruntime==1.24.4"), Side("onnxruntime"))
 
 Within a pair the sides go A B B A, so that a drift in speed hits both alike, and they share their cores, since two
-cores need not run at one speed. Blocks are short: a process that has just been woken is seldom interrupted in one.
+cores need not run at one speed. With a control the base runs twice, and the new side is
+held against the mean of both. Blocks are short: a process that has just been woken is seldom interrupted in one.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import BackendUnavailableError, OpgaugeError
 
 from . import isolation, spawn
-from .latency import Call as Call
-from .latency import Estimate as Estimate
-from .latency import Plan as Plan
 from .latency import (
+    CONTROLLED,
     decide,
     estimate,
     noise_of,
@@ -35,6 +34,9 @@ from .latency import (
     untold,
     visible,
 )
+from .latency import Call as Call
+from .latency import Estimate as Estimate
+from .latency import Plan as Plan
 from .worker import clean
 from .workloads import Side as Side
 from .workloads import Workload as Workload
@@ -117,17 +119,24 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Taken:
-    """One case in one set of processes: for each side its low time of each round, and how it started."""
+    """One case in one set of processes: for each side its low times of each round, and how it started."""
 
-    lows: tuple[tuple[float, ...], ...]  # [side][round], ns
+    lows: tuple[tuple[tuple[float, ...], ...], ...]  # [side][round][turn], ns
     starts: tuple[dict[str, Any], ...]
     before: Conditions
     after: Conditions
     seconds: float
 
     def log_ratio(self, base: int = 0, new: int = 1) -> float:
-        """Median over rounds of ln(new / base)."""
-        return median(math.log(b / a) for a, b in zip(self.lows[base], self.lows[new], strict=True))
+        """Median over rounds, and turns of a round, of ln(new / base)."""
+        rounds = zip(self.lows[base], self.lows[new], strict=True)
+        return median(math.log(b / a) for one, other in rounds for a in one for b in other)
+
+    def value(self) -> float:
+        """ln(new / base), against the mean of both bases where there is a control."""
+        if len(self.lows) == 2:
+            return self.log_ratio()
+        return (self.log_ratio(0, 1) + self.log_ratio(2, 1)) / 2
 
     @property
     def disturbed(self) -> str:
@@ -142,7 +151,8 @@ class Taken:
         return ""
 
 
-APART = {"frequency": 0.05, "load": 0.35}
+APART = {"frequency": 0.10, "load": 0.35}
+ASSUMED = 0.01  # noise of a pair before the controls of a run tell
 WALL_FACTOR = 3.0  # how much longer than asked a pair may take to reach its least rounds on a busy machine
 
 
@@ -152,8 +162,11 @@ def take(
     plan: Plan,
     rng: random.Random,
     others: Mapping[int, Workload] | None = None,
+    pair_s: float = 0.0,
 ) -> Taken:
     """Time one case on loaded workers, block by block in mirrored order; `others` go to the sides of those numbers.
+
+    `pair_s` where it is not the plan's.
 
     Raises: MeasureError.
     """
@@ -161,21 +174,21 @@ def take(
     starts = [m.keep(w) for m, w in zip(meters, works, strict=True)]
     calls = max(1, int(plan.block_s * 1e9 / max(s["call_ns"] for s in starts)))
     began = time.perf_counter()
-    wanted = plan.pair_s * len(meters) / 2
-    rounds: list[list[float]] = []
+    wanted = (pair_s or plan.pair_s) * len(meters) / 2
+    rounds: list[list[tuple[float, ...]]] = []
     states: list[list[tuple[float, float]]] = [[] for _ in meters]
     cores = len(isolation.cores())
     while True:
         passed = time.perf_counter() - began
         if (passed >= wanted and len(rounds) >= LEAST_ROUNDS) or (passed >= WALL_FACTOR * wanted and len(rounds) >= 3):
             break
-        lows = [math.inf] * len(meters)
+        lows: list[list[float]] = [[] for _ in meters]
         order = rng.sample(range(len(meters)), len(meters))
         for i in order + order[::-1]:
             seen = meters[i].block(works[i], calls)
-            lows[i] = min(lows[i], max(seen["low_ns"], 1))
+            lows[i].append(max(seen["low_ns"], 1))
             states[i].append((seen["pace_ns"], seen["busy"]))
-        rounds.append(lows)
+        rounds.append([tuple(x) for x in lows])
     for meter, kept in zip(meters, works, strict=True):
         meter.drop(kept)
     before, after = (
@@ -290,13 +303,13 @@ def compare_all(
         else:
             timed.append(_Open(work, [], [], other=dict(others or {}).get(work.name)))
     sides = (base, new, base) if plan.control else (base, new)
-    suite_sd = math.log1p(plan.alarm) / plan.sigmas
+    suite_sd = ASSUMED
     for done in itertools.count(1):
         waiting = [c for c in timed if c.verdict is None]
         if not waiting:
             break
         progress(done, len(waiting), len(timed))
-        _one_pass(waiting, sides, plan, rng)
+        _one_pass(waiting, sides, plan, rng, plan.pair_s if done <= plan.first else plan.more_s)
         suite_sd = _suite_sd(timed, suite_sd)
         for case in waiting:
             case.verdict = (
@@ -307,13 +320,13 @@ def compare_all(
     return [found[w.name] for w in works]
 
 
-def _one_pass(waiting: Sequence[_Open], sides: Sequence[Side], plan: Plan, rng: random.Random) -> None:
+def _one_pass(waiting: Sequence[_Open], sides: Sequence[Side], plan: Plan, rng: random.Random, pair_s: float) -> None:
     meters = opened(sides, plan, rng)
     try:
         for case in waiting:
             try:
                 for left in reversed(range(plan.retries + 1)):
-                    taken = take(meters, case.work, plan, rng, {1: case.other} if case.other else None)
+                    taken = take(meters, case.work, plan, rng, {1: case.other} if case.other else None, pair_s)
                     case.starts = case.starts or taken.starts  # only the first in a process is a start
                     case.seconds += taken.seconds
                     if not taken.disturbed or not left:
@@ -325,7 +338,7 @@ def _one_pass(waiting: Sequence[_Open], sides: Sequence[Side], plan: Plan, rng: 
                 meters = opened(sides, plan, rng)
                 continue
             case.last = taken
-            case.values.append(taken.log_ratio())
+            case.values.append(taken.value())
             if len(sides) > 2:
                 case.control.append(taken.log_ratio(0, 2))
     finally:
@@ -335,17 +348,20 @@ def _one_pass(waiting: Sequence[_Open], sides: Sequence[Side], plan: Plan, rng: 
 def _suite_sd(cases: Sequence[_Open], assumed: float) -> float:
     """Spread of one pair at no change over the whole suite, from all controls so far."""
     controls = [v for c in cases for v in c.control]
-    return max(spread([*controls, *(-v for v in controls)]), 1e-4) if len(controls) >= 6 else assumed
+    if len(controls) < 6:
+        return assumed
+    return max(CONTROLLED * spread([*controls, *(-v for v in controls)]), 1e-4)
 
 
 def _closed(case: _Open, plan: Plan, suite_sd: float, comparisons: int) -> Estimate:
     if case.failure or case.last is None:
         return untold(case.work.name, case.failure, case.seconds)
-    low = [median(x) for x in case.last.lows]
+    low = [median(min(turns) for turns in x) for x in case.last.lows]
     sd = noise_of(case.values, case.control, suite_sd)
     starts = case.starts
     detail = {
         "visible": visible(plan, sd, len(case.values), comparisons),
+        "suite_sd": suite_sd,
         "first_base_ns": starts[0]["first_ns"],
         "first_new_ns": starts[1]["first_ns"],
         "peak_rss_base_bytes": starts[0]["peak_rss_bytes"],

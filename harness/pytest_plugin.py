@@ -138,10 +138,10 @@ class WitnessItem(CaseItem):
         return item
 
     def runtest(self) -> None:
-        from opgauge import expectations
+        from opgauge import check, expectations
 
         client = _client(self.config, self.backend)
-        if not expectations.applies(self.row, client.spec.name, client.info):
+        if not expectations.applies(self.row, client.spec.name, check.told(client)):
             pytest.skip(f"deviation {self.row.id} is not about {self.backend}")
         super().runtest()
 

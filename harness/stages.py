@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from opgauge.backends import resolve
+from opgauge.backends.profiled import moves
 from opgauge.reference_engine.types import Status
 
 from . import pairs
@@ -23,11 +24,6 @@ from .workloads import Side, Workload
 
 # Adapters that run a case and tell where its time goes: times_ns is `node|KIND|NAME`.
 TRACERS = {"cpu": "opgauge.backends.cpu_trace:run", "onnxruntime": "opgauge.backends.onnxruntime_profile:run"}
-# What moves or converts data without computing anything, in our words and in onnxruntime's.
-MOVEMENT = (
-    "DataMove Gather Cast Transpose Reshape Concat Slice Split Pad Expand Identity Squeeze Unsqueeze Flatten Tile "
-    "ReorderInput ReorderOutput MemcpyToHost MemcpyFromHost DepthToSpace SpaceToDepth"
-).split()
 TRACE_S = 120.0
 
 
@@ -55,10 +51,6 @@ class Stages:
         return {**asdict(self), "overhead_ns": self.overhead_ns}
 
 
-def is_movement(kind: str) -> bool:
-    return kind.partition(".")[0] in MOVEMENT or kind == "Elementwise.cast"
-
-
 def sums(times_ns: Mapping[str, int]) -> tuple[float, float, dict[str, float]]:
     """(all nodes, those that only move data, by kind) of a tracer's `node|KIND|NAME` times."""
     kinds: Counter[str] = Counter()
@@ -66,7 +58,7 @@ def sums(times_ns: Mapping[str, int]) -> tuple[float, float, dict[str, float]]:
         head, _, rest = name.partition("|")
         if head == "node":
             kinds[rest.partition("|")[0]] += ns
-    moved = sum(ns for kind, ns in kinds.items() if is_movement(kind))
+    moved = sum(ns for kind, ns in kinds.items() if moves(kind))
     return float(kinds.total()), float(moved), {k: float(v) for k, v in kinds.most_common()}
 
 
@@ -77,7 +69,7 @@ def measure(work: Workload, side: Side, plan: Plan = Plan(control=False)) -> Sta
         taken = pairs.take(meters, work, plan, random.Random(plan.seed))
     finally:
         pairs.close(meters)
-    whole, first = median(taken.lows[0]), taken.starts[0]
+    whole, first = median(min(turns) for turns in taken.lows[0]), taken.starts[0]
     plain = Stages(whole, first["first_ns"], first["peak_rss_bytes"])
     tracer = TRACERS.get(side.spec.name, "")
     if not tracer or side.python or side.spec.environment or side.spec.options:

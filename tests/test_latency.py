@@ -73,6 +73,7 @@ def test_the_threshold_grows_with_noise_and_with_the_number_of_comparisons():
     quiet, noisy = (latency.threshold(PLAN, sd, 12) for sd in (0.001, 0.03))
     assert quiet == math.log1p(PLAN.alarm)
     assert noisy == pytest.approx(4 * latency.sd_of_estimate(12, 0.03))
+    assert latency.threshold(PLAN, 0.001, 12, floor=False) < quiet
     assert latency.threshold(PLAN, 0.03, 12, 10_000) > noisy
 
 
@@ -98,7 +99,7 @@ def test_the_upper_bound_of_a_rate_is_clopper_pearson(alarms, trials, bound):
 
 def taken(base, new, **changed):
     calm = pairs.Conditions(2, (28e3, 28e3), (1.0, 1.0))
-    made = pairs.Taken((tuple(base), tuple(new)), ({}, {}), calm, calm, 0.5)
+    made = pairs.Taken(tuple(tuple((x, x) for x in side) for side in (base, new)), ({}, {}), calm, calm, 0.5)
     return replace(made, **changed)
 
 
@@ -122,13 +123,13 @@ def scripted(monkeypatch, ratios, control=0.0):
     monkeypatch.setattr(pairs, "opened", lambda sides, plan, rng: opened.append(sides) or list(sides))
     monkeypatch.setattr(pairs, "close", lambda meters: None)
 
-    def take(meters, work, plan, rng, others=None):
+    def take(meters, work, plan, rng, others=None, pair_s=0.0):
         timed.append(work.name)
         ratio = ratios[work.name]
         if isinstance(ratio, Exception):
             raise ratio
         noise = rng.gauss(0, 0.004)
-        sides = ((1e6,) * 5, (1e6 * math.exp(ratio + noise),) * 5, (1e6 * math.exp(control - noise),) * 5)
+        sides = tuple(((x, x),) * 5 for x in (1e6, 1e6 * math.exp(ratio + noise), 1e6 * math.exp(control - noise)))
         calm = pairs.Conditions(2, (28e3,) * 3, (1.0,) * 3)
         start = {"first_ns": 5e6, "peak_rss_bytes": 1 << 20}
         return pairs.Taken(sides[: len(meters)], (start,) * len(meters), calm, calm, 0.75)
@@ -166,8 +167,8 @@ def test_a_disturbed_pair_is_taken_again(monkeypatch):
     scripted(monkeypatch, {"w": 0.0})
     calm, tries = pairs.take, []
 
-    def take(meters, work, plan, rng, others=None):
-        made = calm(meters, work, plan, rng, others)
+    def take(meters, work, plan, rng, others=None, pair_s=0.0):
+        made = calm(meters, work, plan, rng, others, pair_s)
         tries.append(1)
         return replace(made, after=replace(made.after, cores=1)) if len(tries) == 1 else made
 

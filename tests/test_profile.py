@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from opgauge import profile
+from opgauge import profile, stages
 from opgauge.backends import onnxruntime_nodes, profiled
 from opgauge.cli import app
 from opgauge.model_jobs import Job
@@ -43,6 +43,21 @@ def test_the_largest_share_is_named_with_its_evidence(nodes, word, said):
     assert found.said.startswith(said)
     assert found.kernel_ns + found.movement_ns + found.runtime_ns == 1000
     assert (found.end_to_end_ns, found.median_ns) == (1000, 1100)
+
+
+@pytest.mark.parametrize(
+    ("kind", "moved"),
+    [
+        *((kind, True) for kind in ("DataMove.transpose", "Elementwise.cast", "Im2col", "Cast", "ReorderOutput")),
+        *((kind, False) for kind in ("Elementwise.add", "Gemm", "Quantize", "Conv")),
+    ],
+)
+def test_bench_and_profile_take_the_same_nodes_for_movement(kind, moved):
+    assert profiled.moves(kind) is moved
+    assert stages.sums({f"node|{kind}|a": 3, "node|Gemm|b": 2, "traced": 5})[1] == (3.0 if moved else 0.0)
+    event = {"cat": "Node", "name": "a_kernel_time", "args": {"op_name": kind}, "ts": 0, "dur": 3}
+    (found,) = onnxruntime_nodes.nodes_of([event])
+    assert found["movement"] is moved
 
 
 def test_evidence_names_the_longest_node_and_how_much_slower_the_graph_is():

@@ -45,7 +45,7 @@ def profile(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
             profiled.node(
                 node.source,
                 node.kind,
-                node.primitive in profiled.MOVES,
+                profiled.moves(node.kind),
                 best[i][1],
                 profiled.alone(run, ALONE_S / len(called)),
                 best[i][0],

@@ -47,7 +47,7 @@ def profile(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
         if node.kind == "DataMove.reshape" or is_transfer(node) or device[node.output] == HOST:
             continue
         alone = alone_ns(engine, graph, node, known)
-        nodes.append(profiled.node(node.source, node.kind, node.primitive in profiled.MOVES, None, alone, at))
+        nodes.append(profiled.node(node.source, node.kind, profiled.moves(node.kind), None, alone, at))
         at += alone
     return profiled.result(nodes, whole, passes_ns=min(clock), transfer_ns=min(uploads))
 
