@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -13,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -51,10 +54,25 @@ WORDS = {
     Exit.INTERRUPTED: "INTERRUPTED",
 }
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-Backends = Annotated[list[str], typer.Option("--backend", "-b", help="cpu, onnxruntime:level=basic, path.py:run ...")]
-Ops = Annotated[list[str], typer.Option("--op", help="operator, repeatable")]
+
+def _backend_names(incomplete: str) -> list[str]:
+    return sorted(name for name in backends.table() if name.startswith(incomplete))
+
+
+def _operator_names(incomplete: str) -> list[str]:
+    """Case aside, as people type them."""
+    return sorted({row.op for row in suites.cases() if row.op.lower().startswith(incomplete.lower())})
+
+
+Backends = Annotated[
+    list[str],
+    typer.Option(
+        "--backend", "-b", help="cpu, onnxruntime:level=basic, path.py:run ...", autocompletion=_backend_names
+    ),
+]
+Ops = Annotated[list[str], typer.Option("--op", help="operator, repeatable", autocompletion=_operator_names)]
 Dtypes = Annotated[list[str], typer.Option("--dtype", help="element type in any input of a row, repeatable")]
 Expression = Annotated[str, typer.Option("-k", help="whole words joined by and, or, not: 'MatMul and not float16'")]
 Seed = Annotated[int, typer.Option(min=0, help="same seed, same cases")]
@@ -132,6 +150,7 @@ def _missing(required: Sequence[str], records: Sequence[Record], outcome: superv
 def _meta(
     settings: supervisor.Settings, outcome: supervisor.Outcome, started: float, code: Exit, line: str
 ) -> dict[str, Any]:
+    """What a report says about a run besides its records."""
     from . import __version__, doctor
 
     return {
@@ -188,13 +207,16 @@ def run(
     policy: cli_fingerprint.Measure = "standard",
     coverage: cli_fingerprint.Coverage = False,
     opsets: cli_fingerprint.Opsets = "",
+    fingerprint: cli_fingerprint.Cards = False,
     shard: Annotated[str, typer.Option(metavar="I/N", help="only part I of N; put parts together with merge")] = "",
+    cluster: Annotated[str, typer.Option(metavar="ADDRESS", help="tcp://host:port of a dask scheduler")] = "",
     show_config: Annotated[
         bool, typer.Option("--show-config", help="print each setting and its origin, then end")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the last run in --out as it was asked")] = False,
 ) -> None:
     """Check operators on backends; exit 1 on any finding, 3, 4, 5 when it could not, went wrong, nothing ran."""
+    from . import cluster as dask_cluster
     from . import extras, gate, generate
     from . import resume as parts
 
@@ -205,7 +227,7 @@ def run(
     specs = supervisor.specs([*backend, *require])
     rows = generate.select(suites.cases(), op, dtype, k)
     tasks = cli_fingerprint.swept(_tasks(suite, rows, op), opsets)
-    tasks = parts.shard(tasks, shard) if shard else tasks
+    tasks = parts.shard(tasks, shard, budget) if shard else tasks
     files = {"html": html, "jsonfile": json_file, "junit": junit, "markdown": markdown, "ctrf": ctrf}
     files |= {"matrix_svg": svg, "badge": badge}
     console = terminal(stderr="-" in files.values())
@@ -231,6 +253,7 @@ def run(
         else:
             asked = {"argv": sys.argv[1:], "settings": settings.__dict__, "work": parts.work(tasks), "shard": shard}
             journal.append("run", {**asked, "machine": _machine()})
+        cards = cli_fingerprint.cards(specs if fingerprint else (), timeout, journal)
         done: list[supervisor.Task] = []
         with _progress(terminal(stderr=True), len(tasks)) as show:
 
@@ -248,8 +271,12 @@ def run(
             def on_started(case: str) -> None:
                 journal.append("started", {"case": case})
 
-            workers = jobs or supervisor.default_jobs()
-            outcome = supervisor.run(tasks, settings, workers, on_record, on_task, on_started)
+            if cluster:
+                told = partial(journal.append, "worker")
+                outcome = dask_cluster.run(cluster, tasks, settings, on_record, on_task, told)
+            else:
+                workers = jobs or supervisor.default_jobs()
+                outcome = supervisor.run(tasks, settings, workers, on_record, on_task, on_started)
         informative = [spec.text for spec in specs if spec.definition.informative]
         findings = gate.findings(records, informative)
         missing = _missing(require, records, outcome)
@@ -261,12 +288,16 @@ def run(
             "end", {"exit_code": int(code), "errors": outcome.errors, "backends": outcome.backends, "meta": meta}
         )
     before = extras.preceding(journal.path) if html else None
-    cli_report.write_reports(files, records, findings, meta, console, before)
+    more = functools.partial(extras.collect, records, outcome.backends, before, cards=cards)
+    cli_report.write_reports(files, records, findings, meta, console, more)
     for text in shown:
         console.print(text, markup=False, soft_wrap=True)
     for text in [*outcome.errors, *missing]:
         console.print(f"[red]![/] {escape(text)}", soft_wrap=True)
     console.print(f"journal: {journal.path}", soft_wrap=True)
+    if outcome.interrupted:
+        where = f" --out {shlex.quote(str(out))}" if out != store.HOME else ""
+        console.print(f"what was judged is kept; go on with: opgauge run --resume{where}", markup=False, soft_wrap=True)
     console.print(line, style="bold", markup=False, soft_wrap=True)
     raise typer.Exit(code)
 
@@ -428,6 +459,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     try:
         code = app(args=arguments, standalone_mode=False, default_map=config.defaults()) or Exit.OK
+        if code == Exit.INTERRUPTED and not isinstance(code, Exit):  # typer's own: no command has said anything
+            typer.echo("opgauge: interrupted", err=True)
     except (SelectionError, CaseError, config.ConfigError, cli_report.RunError, backends.UnknownBackendError) as error:
         typer.echo(f"opgauge: {error}", err=True)
         code = Exit.USAGE

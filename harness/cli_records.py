@@ -1,11 +1,11 @@
-"""Commands on records of earlier runs: merge, query."""
+"""Commands on records of earlier runs: merge, costs, query."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ SHORT = 'backend, op, label, status, message, "case"'
 
 def register(app: typer.Typer) -> None:
     app.command()(merge)
+    app.command()(costs)
     app.command()(query)
 
 
@@ -42,6 +43,30 @@ def merge(
     typer.echo(f"journal: {journal.path}")
     typer.echo(cli.verdict_line(code, records, len(findings), 0.0))
     raise typer.Exit(code)
+
+
+def costs(
+    journal: Annotated[str, typer.Option(help="a journal; the last run of --out otherwise")] = "",
+    out: Home = store.HOME,
+    file: Annotated[Path, typer.Option(help="where the table is kept")] = Path("baselines/costs.json"),
+    reason: Annotated[str, typer.Option(help="why it changes: it is kept beside the table")] = "",
+) -> None:
+    """Keep what a case of each operator cost in a run: `run --shard` divides by it."""
+    from . import accepted
+    from . import costs as recorded
+
+    def opened(path: Path) -> dict[str, Any]:
+        recorded.load(path)
+        return accepted.read("costs", recorded.KEY, path)
+
+    document = accepted.begun("costs", recorded.KEY, file, reason, opened)
+    found = recorded.measured(store.read(Path(journal) if journal else store.latest(out)).records)
+    if not found:
+        typer.echo("NOTHING RAN (exit 5): no case of the run says how long it took")
+        raise typer.Exit(5)
+    document.setdefault(recorded.KEY, {}).update(found)
+    accepted.write(file, document, reason, sorted(found))
+    typer.echo(f"{file}: {len(found)} operator{'s' * (len(found) != 1)}")
 
 
 def query(

@@ -1,12 +1,14 @@
 """Known true deviations of runtimes: which elements they excuse, and whether they are still true.
 
-`baselines/expectations.toml` holds `[[deviation]]` rows. A row excuses only the elements that its predicate
-explains, only for its operators, runtime, versions and condition; its witness is a case that is replayed
-wherever the condition holds, and the row is stale, and a finding, when the witness passes.
+`baselines/expectations.toml` holds `[[deviation]]` rows, and `[[quarantine]]` ones (quarantine.py). A deviation
+excuses only the elements that its predicate explains, only for its operators, runtime, versions and condition; its
+witness is a case that is replayed wherever the condition holds, and the row is stale, and a finding, when the witness
+passes.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import tomllib
@@ -23,6 +25,7 @@ from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import BaselineError
 from opgauge.reference_engine.types import Array, Exact, Status, Verdict
 
+from . import quarantine
 from .instead import INSTEAD
 from .oracles import inside_set
 
@@ -86,6 +89,15 @@ def _shipped_and(own: Path) -> tuple[Deviation, ...]:
     return rows + added
 
 
+def quarantined(now: datetime.date) -> tuple[quarantine.Quarantine, ...]:
+    """The rows of the user's own file; the shipped one has none. Raises: BaselineError."""
+    own = Path(os.environ.get("OPGAUGE_BASELINES") or os.devnull) / "expectations.toml"
+    if not own.is_file():
+        return ()
+    _shipped_and(own)  # the file as a whole is read strictly
+    return quarantine.parse(tomllib.loads(_text(own)).get("quarantine", []), str(own), now)
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
@@ -104,6 +116,7 @@ def parse(text: str, name: str) -> tuple[Deviation, ...]:
     listed = document.get("deviation", [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise BaselineError(f"{name}: write each deviation as a table of its own: [[deviation]]")
+    quarantine.parse(document.get("quarantine", []), name, quarantine.today())
     rows = tuple(_row(entry, i, name) for i, entry in enumerate(listed))
     ids = [row.id for row in rows]
     doubled = {i for i in ids if ids.count(i) > 1}

@@ -9,19 +9,24 @@ from opgauge.backends import UnknownBackendError, resolve
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
 from opgauge.reports.tables import repro_line
 
-from . import frames
+from . import expectations, frames, quarantine
 
 TAKEN = (Status.PASS, Status.UNTRUSTED, Status.DEVIATION)
 
 
 def findings(records: Sequence[Record], informative: Collection[str] = ()) -> list[Finding]:
-    """Failing records, invalid cases of our own suites, operators with too many vacuous passes."""
-    found = []
+    """Failing records, invalid cases of our own suites, operators with too many vacuous passes, expired quarantines."""
+    now = quarantine.today()
+    rows = expectations.quarantined(now)
+    found = quarantine.expired(rows, now)
     for r in records:
         if r.backend in informative:
             continue
         if r.status in FINDINGS:
-            found.append(Finding(str(r.status), f"{r.op}/{r.label} on {r.backend}", r.message, repro_line(r), r.detail))
+            aside = quarantine.of(r, _runtime(r.backend), rows, now) if rows else None
+            text = f"{r.message} [{aside}]" if aside else r.message
+            detail = {**r.detail, "quarantine": aside.id} if aside else r.detail
+            found.append(Finding(str(r.status), f"{r.op}/{r.label} on {r.backend}", text, repro_line(r), detail))
         elif r.status is Status.INVALID:
             text = f"a case of our own suite is not legal: {r.message}"
             found.append(Finding("invalid", f"{r.op}/{r.label}", text, repro_line(r), r.detail))

@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 LINUX = sys.platform.startswith("linux")
 WINDOWS = os.name == "nt"
@@ -26,6 +26,28 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:  # it died before the call above
             os._exit(1)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back; a process that is started meanwhile holds it back too, until it calls `ignore_interrupts`.
+
+    Otherwise a worker that is still importing shows the person at the terminal a traceback.
+    """
+    mask = getattr(signal, "pthread_sigmask", None)  # not on Windows
+    before = mask(signal.SIG_BLOCK, {signal.SIGINT}) if mask else None
+    try:
+        yield
+    finally:
+        if mask:
+            mask(signal.SIG_SETMASK, before)
+
+
+def ignore_interrupts() -> None:
+    """Ctrl-C is the supervisor's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def limit_memory(nbytes: int) -> None:

@@ -13,6 +13,8 @@ from opgauge.reference_engine.errors import BaselineError
 from opgauge.reference_engine.types import Record, Status
 
 from . import store
+from .costs import divided
+from .costs import load as load_costs
 from .run import Settings, Task
 
 # What parts of one run must have in common.
@@ -86,6 +88,8 @@ def load(path: Path) -> Resumed:
             records.append(store.record_from_dict(entry))
         elif kind == "done":
             done.add(_words(entry.get("task"), path))
+    if "work" not in run:
+        raise BaselineError(f"{path} is no journal of `opgauge run`: there is nothing to go on with")
     settings = settings_of(run, path)
     judged: dict[str, set[str]] = defaultdict(set)
     for record in records:
@@ -114,24 +118,47 @@ def _again(record: Record, left: Sequence[Task], finished: Collection[str]) -> b
     return record.suite in {suites[task.kind] for task in left if task.kind in suites}
 
 
-def shard(tasks: Sequence[Task], text: str) -> list[Task]:
-    """Part i of n, `i/n` from 1 to n: the same for the same tasks on every machine. Raises: BaselineError."""
+def part_of(text: str) -> tuple[int, int]:
+    """(i, n) of `i/n`, from 1 to n. Raises: BaselineError."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     part, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= part <= count:
         raise BaselineError(f"--shard {text!r} is not i/n with 1 <= i <= n")
-    return [task for i, task in enumerate(tasks) if i % count == part - 1]
+    return part, count
+
+
+def shard(tasks: Sequence[Task], text: str, budget: int = 1, costs: Mapping[str, float] | None = None) -> list[Task]:
+    """Part `i/n`, balanced by recorded cost: the same for the same tasks on every machine. Raises: BaselineError."""
+    part, count = part_of(text)
+    return divided(tasks, count, load_costs() if costs is None else costs, budget)[part - 1]
+
+
+def _whole(paths: Sequence[Path], runs: Sequence[Mapping[str, Any]]) -> None:
+    """Raises: BaselineError where a part is missing, is there twice, or was not finished."""
+    shards = [str(run.get("shard") or "") for run in runs]
+    for path, text in zip(paths, shards, strict=True):
+        if left := load(path).tasks:
+            raise BaselineError(f"{path}: {len(left)} tasks are not done, {left[0]} first: finish it with --resume")
+        if text and shards.count(text) > 1:
+            raise BaselineError(f"{path}: part {text} is there twice")
+    counts = {part_of(text)[1] for text in shards if text}
+    if len(counts) > 1 or (counts and "" in shards):
+        raise BaselineError(f"parts {', '.join(text or 'the whole' for text in shards)} are not of one division")
+    for count in counts:
+        if missing := [f"{i}/{count}" for i in range(1, count + 1) if f"{i}/{count}" not in shards]:
+            raise BaselineError(f"part {missing[0]} is missing: what it holds was not judged")
 
 
 def merge(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Record]]:
     """The run entry and all records of the parts of one run, sorted, each case and backend once.
 
-    Raises: BaselineError where the parts are not of one run, or two of them judged a case differently.
+    Raises: BaselineError where the parts are not of one run, one of them is missing or unfinished, or two of them
+    judged a case differently.
     """
     run: dict[str, Any] = {}
     found: dict[tuple[str, str, str], Record] = {}
-    for path in paths:
-        contents = store.read(path)
+    read = [store.read(path) for path in paths]
+    for path, contents in zip(paths, read, strict=True):
         mine = settings_of(contents.run, path)
         if run:
             theirs = settings_of(run, paths[0])
@@ -147,4 +174,5 @@ def merge(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Record]]:
                 if Status.CRASH not in (known.status, record.status):
                     raise BaselineError(f"{path}: {record.case} reads {record.status}, elsewhere {known.status}")
                 found[key] = record if record.status is Status.CRASH else known
+    _whole(paths, [contents.run for contents in read])
     return run, [found[key] for key in sorted(found)]

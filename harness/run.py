@@ -10,7 +10,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import signal
 import time
 import traceback
 from collections import deque
@@ -134,7 +133,7 @@ def reference_worker(connection: Connection, settings: Settings, parent: int, ho
     """Serve tasks until told to stop."""
     from . import pinned
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
+    isolation.ignore_interrupts()
     isolation.die_with_parent(parent)
     isolation.limit_memory(REFERENCE_MEMORY)
 
@@ -178,7 +177,8 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         arguments = (theirs, settings, os.getpid(), how)
         self.process = context.Process(target=reference_worker, args=arguments, daemon=False)
-        self.process.start()
+        with isolation.uninterrupted():
+            self.process.start()
         theirs.close()
         self.task: Task | None = None
         self.case = ""

@@ -10,7 +10,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +71,12 @@ def strict_json(text: str | bytes, where: str) -> Any:
 def line_of(entry: Mapping[str, Any]) -> bytes:
     body = json.dumps(entry, allow_nan=False, separators=(",", ":")).encode()
     return b"%s%08x%s%s%s" % (_HEAD, zlib.crc32(body), _MIDDLE, body, _TAIL)
+
+
+def timeless(record: Record) -> bytes:
+    """The line of a record without what differs between two runs of one case: times, and where files were saved."""
+    detail = {key: value for key, value in record.detail.items() if key not in ("times_ns", "saved")}
+    return line_of({"kind": "record", **plain(record_to_dict(replace(record, us=0.0, detail=detail)))})
 
 
 def parse_line(line: bytes, where: str) -> dict[str, Any]:

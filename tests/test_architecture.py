@@ -44,6 +44,7 @@ ONLY_IN = {
     "asv": ("suites/latency", "harness/trends.py"),
     "asv_runner": ("suites/latency", "harness/trends.py"),
     "pandas": ("harness/frames.py", "reports"),
+    "distributed": ("harness/cluster.py",),
 }
 FAMILIES = {"linear", "pointwise", "reduce", "movement"}
 FAMILY_ROOMS = (

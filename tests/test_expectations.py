@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from opgauge import expectations as ex
-from opgauge import instead, model
+from opgauge import gate, instead, model, quarantine
 from opgauge.oracles import judge
 from opgauge.reference_engine.case import parse_id
 from opgauge.reference_engine.errors import BaselineError
 from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.lower import lower
-from opgauge.reference_engine.types import Exact, Observation, Policy, Status
+from opgauge.reference_engine.types import Exact, Observation, Policy, Record, Status
 
 ROW = """
 [[deviation]]
@@ -150,3 +153,66 @@ def test_what_a_runtime_computes_instead_is_excused_and_nothing_else(row):
 def test_a_row_must_say_what_it_excuses(lines, message):
     with pytest.raises(BaselineError, match=message):
         ex.parse(ROW.replace('predicate = "v >= 100 and got == 0"', lines), "here.toml")
+
+
+SOON = "2027-01-10"
+ASIDE = f"""
+[[quarantine]]
+id = "our-conv"
+operators = ["Conv"]
+runtime = "onnxruntime"
+owner = "the kernel team"
+issue = "tracker 7"
+expires = {SOON}
+case = "^Conv/float32/"
+"""
+NOW = datetime.date(2026, 12, 31)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("[quarantine]", "[quarantine]"), ""),  # control
+        ((SOON, "2027-01-14"), ""),
+        ((SOON, "2027-01-15"), "more than 14 days ahead"),
+        ((SOON, f'"{SOON}"'), "not a date"),
+        (('owner = "the kernel team"', ""), "'owner' is missing"),
+        (('issue = "tracker 7"', 'issue = " "'), "issue = ' ' says nothing"),
+        (('owner = "the kernel team"', "owner = 3"), "owner = 3 says nothing"),
+        (('["Conv"]', "[]"), "not a list of names"),
+        (('"onnxruntime"', '"cpu"'), "mended, not put aside"),
+        (('case = "^', 'until = "^'), "unknown key 'until'"),
+        (('"^Conv/float32/"', '"("'), "case: "),
+        (("[[quarantine]]", "[quarantine]"), "a table of its own"),
+    ],
+)
+def test_a_quarantine_says_who_where_and_until_when(change, message, monkeypatch):
+    monkeypatch.setattr(quarantine, "today", lambda: NOW)
+    text = ASIDE.replace(*change)
+    if message:
+        with pytest.raises(BaselineError, match=message):
+            ex.parse(text, "here.toml")
+    else:
+        assert ex.parse(ROW + text, "here.toml") == ex.parse(ROW, "here.toml")
+    with pytest.raises(BaselineError, match="twice"):
+        ex.parse(ASIDE + ASIDE, "here.toml")
+
+
+def test_what_is_put_aside_stays_a_finding_and_an_expired_row_is_one(tmp_path, monkeypatch):
+    (tmp_path / "expectations.toml").write_text(ASIDE)
+    monkeypatch.setenv("OPGAUGE_BASELINES", str(tmp_path))
+    monkeypatch.setattr(quarantine, "today", lambda: NOW)
+    backend = "onnxruntime==1.24.4"
+    bad = Record("Conv/float32/op13/s1", "operators", "Conv", "float32", "plain", backend, Status.FAIL, "no")
+    others = [replace(bad, case="Conv/int8/s1"), replace(bad, op="Gemm"), replace(bad, backend="cpu")]
+
+    def told(record):
+        return [(f.rule, f.message) for f in gate.findings([record])]
+
+    assert told(bad) == [("fail", f"no [quarantine our-conv: the kernel team, tracker 7, until {SOON}]")]
+    assert [told(other) for other in others] == [[("fail", "no")]] * 3  # control
+    assert told(replace(bad, status=Status.PASS)) == []
+    monkeypatch.setattr(quarantine, "today", lambda: datetime.date(2027, 1, 11))
+    assert told(bad)[0][0] == "quarantine"
+    assert "expired on 2027-01-10" in told(bad)[0][1]
+    assert told(bad)[1:] == [("fail", "no")]

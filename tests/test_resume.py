@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from opgauge import cli, cli_report, query, resume, store
+from opgauge import cli, cli_report, costs, query, resume, store, suites
 from opgauge import run as supervisor
 from opgauge.backends import resolve
 from opgauge.client import Client
@@ -113,8 +113,64 @@ def test_parts_put_together_are_the_whole(
     assert opgauge("merge", *parts, "--out", str(tmp_path / "merged")) == 0
     assert "PASS (exit 0)" in capsys.readouterr().out
     merged, one = (store.read(store.latest(tmp_path / name)).records for name in ("merged", "whole"))
-    assert verdicts(merged) == verdicts(one)
+    assert sorted(map(store.timeless, merged)) == sorted(map(store.timeless, one))
     assert all(len(store.read(Path(p)).records) < len(one) for p in parts)
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [("ab", "part 3/3 is missing"), ("abca", "part 1/3 is there twice"), ("abcw", "not of one division")],
+)
+def test_parts_that_are_not_the_whole_are_not_put_together(
+    tmp_path: Path, selection: list[str], kept: str, message: str
+) -> None:
+    for name, words in {"a": "1/3", "b": "2/3", "c": "3/3", "w": ""}.items():
+        opgauge(*selection, *(["--shard", words] if words else []), "--out", str(tmp_path / name))
+    journals = {name: store.latest(tmp_path / name) for name in "abcw"}
+    assert resume.merge([journals[name] for name in "abc"])[1]  # control
+    with pytest.raises(BaselineError, match=message):
+        resume.merge([journals[name] for name in kept])
+    cut = journals["b"].read_bytes().splitlines(keepends=True)
+    journals["b"].write_bytes(b"".join(line for line in cut if b'"kind":"done"' not in line))
+    with pytest.raises(BaselineError, match="tasks are not done"):
+        resume.merge([journals[name] for name in "abc"])
+
+
+def test_shards_cost_about_the_same_and_miss_nothing() -> None:
+    every = [supervisor.Task("row", (row.name,)) for row in suites.cases()] + [supervisor.Task("witness")]
+    table = costs.load()
+    parts = [resume.shard(every, f"{i}/4", 100) for i in (1, 2, 3, 4)]
+    assert sorted(map(str, (task for part in parts for task in part))) == sorted(map(str, every))
+    loads = [sum(costs.cost_of(task, table, 100) for task in part) for part in parts]
+    assert max(loads) < 1.01 * min(loads)
+    in_turn = [sum(costs.cost_of(task, table, 100) for task in every[i::4]) for i in range(4)]
+    assert max(in_turn) > 1.01 * min(in_turn)  # control: dealt in turn they differ more
+    assert parts == [resume.shard(every, f"{i}/4", 100) for i in (1, 2, 3, 4)]
+    assert [every.index(task) for task in parts[0]] == sorted(every.index(task) for task in parts[0])
+    names = {name: supervisor.Task("row", (f"{name}/int8",)) for name in "abc"}
+    dear = costs.divided(list(names.values()), 2, {"a": 1.0, "b": 1.0, "c": 5.0}, 10)
+    assert dear == [[names["c"]], [names["a"], names["b"]]]
+
+
+def test_costs_are_those_of_a_run_and_a_table_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [
+        Record(f"Relu/int8/{i}", "operators", "Relu", "int8", "plain", backend, Status.PASS, us=us)
+        for i, backend, us in ((0, "a", 1000.0), (0, "b", 3000.0), (1, "a", 5000.0), (2, "a", 90000.0))
+    ]
+    with store.create(tmp_path) as journal:
+        for record in records:
+            journal.record(record)
+    path = tmp_path / "costs.json"
+    words = ["costs", "--out", str(tmp_path), "--file", str(path)]
+    assert opgauge(*words, "--reason", "first") == 0
+    assert costs.load(path) == {"Relu": 5.0}
+    assert "1 operator" in capsys.readouterr().out
+    assert opgauge(*words) != 0  # no reason
+    path.write_text('{"format":1,"accepted":[],"ms_per_case":{"Relu":-1}}')
+    with pytest.raises(BaselineError, match="Relu"):
+        costs.load(path)
 
 
 def test_parts_of_different_runs_are_not_put_together(tmp_path: Path, selection: list[str]) -> None:

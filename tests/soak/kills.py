@@ -125,7 +125,10 @@ def one_process(words: list[str], out: Path, random_: random.Random, acknowledge
         if process.poll() is not None or not alive(victim):
             continue
         held = verdicts(out)
-        os.kill(victim, signal.SIGKILL)
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:  # it ended by itself meanwhile
+            continue
         kills += 1
         if victim == process.pid:
             supervisors = 1
