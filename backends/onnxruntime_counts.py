@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -55,12 +56,16 @@ def _session_options(ort: Any, level: str, path: str) -> Any:
 
 
 def count(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
-    """Counts `level/kind` for every level; no output. Raises: UnsupportedError, BackendUnavailableError."""
+    """Counts `level/kind` for every level; the output is JSON in uint8: kinds by the tensor they make, by level.
+
+    Raises: UnsupportedError, BackendUnavailableError.
+    """
     try:
         import onnxruntime as ort
     except ImportError as error:
         raise BackendUnavailableError(f"onnxruntime: {error}; pip install onnxruntime") from error
     found: dict[str, int] = {}
+    nodes: dict[str, dict[str, list[str]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for level in LEVELS:
             path = Path(folder) / f"{level}.onnx"
@@ -68,9 +73,16 @@ def count(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
                 ort.InferenceSession(model, _session_options(ort, level, str(path)), providers=["CPUExecutionProvider"])
             except Exception as error:  # its errors have no common class
                 raise UnsupportedError(f"{type(error).__name__}: {error}") from error
-            for name, number in sorted(kinds(onnx.load(str(path)).graph).items()):
+            graph = onnx.load(str(path)).graph
+            nodes[level] = makers(graph)
+            for name, number in sorted(kinds(graph).items()):
                 found[f"{level}/{name}"] = number
-    return RunResult((np.zeros(0, np.float32),), found)
+    return RunResult((np.frombuffer(json.dumps(nodes).encode(), np.uint8).copy(),), found)
+
+
+def makers(graph: onnx.GraphProto) -> dict[str, list[str]]:
+    """The kind of each node by the first tensor that it makes."""
+    return {next(filter(None, node.output), node.name): [kind(node)] for node in graph.node}
 
 
 # ---- quantizing where the tools are: a model in, a model out

@@ -29,7 +29,9 @@ def _optimised(model: bytes, level: str) -> list[np.ndarray]:
         options: Any = ort.SessionOptions()
         options.log_severity_level = QUIET
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+        options.graph_optimization_level = getattr(
+            ort.GraphOptimizationLevel, level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        )
         options.optimized_model_filepath = path
         try:
             ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -51,6 +53,11 @@ def basic(model: bytes, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
 
 def extended(model: bytes, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return _optimised(model, "ORT_ENABLE_EXTENDED")
+
+
+def layout(model: bytes, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Older releases have no level of its own for it: all."""
+    return _optimised(model, "ORT_ENABLE_LAYOUT")
 
 
 def all(model: bytes, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -33,6 +33,7 @@ TIMEOUT = 300.0
 
 def register(app: typer.Typer) -> None:
     app.command()(model)
+    app.command("graph-diff")(graph_diff)
     app.command()(rules)
     app.command("bisect-rules")(bisect_rules)
     app.command()(extract)
@@ -100,7 +101,8 @@ def model(
 ) -> None:
     """Whole models: counts side by side, every node judged on the backend's own inputs, the first divergent named.
 
-    Each model is shown when it is done; the journal keeps what was judged when a long run is cut short.
+    Each model is shown when it is done; the journal keeps what was judged when a long run is cut short,
+    and `opgauge report show latest --html FILE` makes a page of it with a strip of each model's nodes.
     """
     from . import model_run
     from .cli import _meta
@@ -127,7 +129,9 @@ def model(
             bar.update(line, description=case.partition("/")[2])
 
         def meta(ended: Done) -> dict[str, Any]:
-            return _meta(asked.settings, ended.outcome, began, *_summed(asked, ended))
+            told = _meta(asked.settings, ended.outcome, began, *_summed(asked, ended))
+            told["backends"] = {b: info for b, info in told["backends"].items() if b in asked.backends}
+            return {k: v for k, v in told.items() if k not in ("budget", "seed")}  # of cases; a model has none
 
         began = time.time()
         ended = model_run.perform(asked, out, on_done, on_started, meta)
@@ -205,22 +209,101 @@ def show(console: Console, title: str, records: Sequence[Record], asked: Sequenc
         changes = model_counts.difference(found[before], found[after])
         text = ", ".join(f"{k} {a} -> {b}" for k, (a, b) in changes.items() if not k.endswith("_bytes"))
         console.print(f"  {before} -> {after}: {text or 'the same nodes'}", markup=False, soft_wrap=True)
+        came = model_counts.came(records, before, after)
+        if came:
+            console.print(f"    came: {model_counts.listed(came)}", markup=False, soft_wrap=True)
 
 
-def rules(as_json: AsJson = False) -> None:
-    """The graph rules in their order, with what each rests on."""
+def graph_diff(
+    path: Annotated[str, typer.Argument(metavar="MODEL.onnx")],
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="cpu:disable=all, onnxruntime:level=basic, ...")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="cpu, wgpu, onnxruntime==1.24.4, ...")],
+    dim: Pairs = [],  # noqa: B006
+    value: Pairs = [],  # noqa: B006
+    inputs: Annotated[str, typer.Option(metavar="FILE.npz")] = "",
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    timeout: Annotated[float, typer.Option(min=1)] = TIMEOUT,
+    as_json: AsJson = False,
+) -> None:
+    """Two graphs of a model by node: before and after rules, two backends, two releases; exit 1 where they differ."""
+    from . import graph_diff as diff
+    from .cli import Exit
+    from .models import load
+
+    loaded = load(_jobs([path], False, dim, value, inputs, seed, False)[0])
+    sides = [diff.listing(loaded, text, timeout) for text in (before, after)]
+    changes = diff.difference(*sides)
+    code = Exit.FINDING if changes else Exit.OK
+    if as_json:
+        rows = [{"name": c.name, "before": list(c.before), "after": list(c.after)} for c in changes]
+        counts = [sum(map(len, side.values())) for side in sides]
+        print(json.dumps({"before": before, "after": after, "nodes": counts, "changes": rows}, indent=1))
+        raise typer.Exit(code)
+    for change in changes:
+        typer.echo(str(change))
+    was, now = (sum(map(len, side.values())) for side in sides)
+    word = "DIFFERENT" if changes else "THE SAME"
+    typer.echo(f"{word} (exit {int(code)}): {len(changes)} names differ; {was} nodes in {before}, {now} in {after}")
+    raise typer.Exit(code)
+
+
+def rules(
+    only: Annotated[list[str], typer.Argument(metavar="RULE", help="all where none is named")] = [],  # noqa: B006
+    draws: Annotated[int, typer.Option("--try", min=0, help="so many random draws of each of their templates")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """The graph rules in their order, with what each rests on; with --try what each changes and whether it wins."""
     from opgauge.reference_engine import passes
 
-    rows = [
-        {"rule": r.id, "bits": "same bits" if r.bits else "within the set", "source": r.source} for r in passes.RULES
-    ]
-    rows.insert(0, {"rule": passes.DEAD_CODE, "bits": "same bits", "source": passes.SOURCES[passes.DEAD_CODE]})
+    chosen = passes.select(only="+".join(only))
+    if draws:
+        raise typer.Exit(_try_rules([rule.id for rule in chosen], draws, as_json))
+    rows = [{"rule": r.id, "bits": "same bits" if r.bits else "within the set", "source": r.source} for r in chosen]
+    if not only:
+        rows.insert(0, {"rule": passes.DEAD_CODE, "bits": "same bits", "source": passes.SOURCES[passes.DEAD_CODE]})
     if as_json:
         print(json.dumps({"version": passes.version(), "rules": rows}, indent=1))
     else:
         for row in rows:
             typer.echo("\t".join(row.values()))
         typer.echo(f"version {passes.version()}; cpu:disable=RULE+RULE, cpu:only=RULE+RULE, disable=all")
+
+
+def _try_rules(names: Sequence[str], draws: int, as_json: bool) -> Exit:
+    from opgauge.backends.cpu import kernels
+    from opgauge.reference_engine import passes
+    from opgauge.reference_engine.executor import finder
+    from opgauge.suites.networks import NETWORKS
+    from opgauge.suites.templates import TEMPLATES
+
+    from . import rule_trials
+    from .cli import WORDS, Exit
+
+    find = finder(kernels())
+    chosen = [t for t in TEMPLATES if t.rule in names]
+    with _bar() as bar:
+        found = [(t, rule_trials.tried(t, draws, find, timed=True)) for t in bar.track(chosen)]
+    rows = rule_trials.by_rule(found)
+    worth = {name: row for name, row in rule_trials.worth(NETWORKS, find).items() if name in names}
+    faults = [f"{t.name}: {said}" for t, tally in found for said in tally.faults]
+    code = Exit.FINDING if faults else Exit.OK if found else Exit.NOTHING
+    if as_json:
+        print(
+            json.dumps(
+                {"version": passes.version(), "draws": draws, "rules": rows, "networks": worth} | {"faults": faults},
+                indent=1,
+            )
+        )
+        return code
+    for name, row in rows.items():
+        speed = f"{row['speed']:.2f} times as fast on them" if row["speed"] else "not timed"
+        speed += "".join(f", {ratio:.2f} in {network}" for network, ratio in worth[name].items())
+        said = f"changed {row['changed']} results, by {row['effect']:g} ulp or quanta at most"
+        typer.echo(f"{name}: {row['templates']} templates, applied {row['applied']}; {said}; {speed}")
+    for said in faults:
+        typer.echo(said)
+    typer.echo(f"{WORDS[code]} (exit {int(code)}): {len(chosen)} templates, {draws} draws each, {len(faults)} faults")
+    return code
 
 
 def bisect_rules(

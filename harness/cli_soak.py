@@ -79,4 +79,6 @@ def _line(s: Any) -> str:
         f"{s.fallbacks} fallbacks",
     ]
     parts += [f"fragmentation {s.fragmentation:.0%}"] if s.fragmentation is not None else []
+    if s.plan_hit_rate is not None:
+        parts.append(f"plans {s.plan_hit_rate:.1%} hits, {s.plan_evictions or 0} evicted")
     return f"{s.case} on {s.backend}, {s.runs} runs: " + "; ".join(parts)

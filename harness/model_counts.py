@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from opgauge.reference_engine.types import Record
 
+from .graph_diff import difference as difference_by_node
 from .model_jobs import COUNTER, UNOPTIMISED
 
 Column = Mapping[str, int]
@@ -21,6 +22,7 @@ GRAY: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("QuantizeLinear", ("Quantize",), ("QuantizeLinear", "com.microsoft::QuantizeLinear", "DynamicQuantizeLinear")),
     ("DequantizeLinear", ("Dequantize",), ("DequantizeLinear", "com.microsoft::DequantizeLinear")),
 )  # fmt: skip
+SHOWN = 6
 TOTALS = ("dispatch_count", "moved_bytes", "written_bytes", "fallback_count", "transfer_count", "peak_bytes")
 
 
@@ -39,6 +41,33 @@ def columns(records: Sequence[Record]) -> dict[str, dict[str, int]]:
     if UNOPTIMISED in found:  # first, so that a table reads from before to after
         found = {UNOPTIMISED: found.pop(UNOPTIMISED), **found}
     return found
+
+
+def movers(listing: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Of a listing of nodes those that a gray row counts."""
+    gray_kinds = {kind for _, ours, theirs in GRAY for kind in (*ours, *theirs)}
+    kept = {name: [kind for kind in kinds if kind in gray_kinds] for name, kinds in listing.items()}
+    return {name: kinds for name, kinds in kept.items() if kinds}
+
+
+def came(records: Sequence[Record], before: str, after: str) -> list[str]:
+    """What moves or converts data in `after` and did not in `before`, with the node."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for record in records:
+        found.update(record.detail.get("movers") or {})
+    changes = difference_by_node(found.get(before, {}), found.get(after, {}))
+    return [
+        f"{kind} at {change.name}"
+        for change in changes
+        for kind in dict.fromkeys(change.after)
+        if list(change.after).count(kind) > list(change.before).count(kind)
+    ]
+
+
+def listed(nodes: Sequence[str]) -> str:
+    """The first of them, and how many more."""
+    more = f" and {len(nodes) - SHOWN} more" if len(nodes) > SHOWN else ""
+    return ", ".join(nodes[:SHOWN]) + more
 
 
 def is_ours(column: Column) -> bool:

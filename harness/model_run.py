@@ -81,13 +81,15 @@ def perform(
     `started` hears which node comes, `meta` says what a report tells of the whole run.
     """
     tasks = [supervisor.Task("model", (job.text(),)) for job in asked.waiting]
-    records = list(asked.records)
+    records, words = list(asked.records), {job.title: job.name or job.path for job in asked.jobs}
     with store.reopen(asked.path) if asked.path else store.create(home) as journal:
         if asked.path is None:
             run = {"argv": sys.argv[1:], "settings": vars(asked.settings), "work": resume.work(tasks)}
-            journal.append("run", run)
+            counted = [text for text in asked.settings.backends if text not in asked.backends]
+            journal.append("run", {**run, "counted": counted})
 
         def on_record(record: Record) -> None:
+            record = replace(record, detail={**record.detail, "model": words.get(record.case.split("/")[1], "")})
             journal.record(record)
             records.append(record)
 

@@ -27,7 +27,7 @@ from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.types import FINDINGS, Array, Observation, Policy, Record, Status, Verdict
 from opgauge.suites import networks, real_models, regions
 
-from . import check, expectations, model_inputs, segments
+from . import check, expectations, graph_diff, model_counts, model_inputs, segments
 from .client import Client
 from .model_jobs import COUNTER, TOOLS, UNOPTIMISED, Job
 from .oracles import proves_nothing
@@ -352,4 +352,18 @@ def _counts(loaded: Loaded, client: Client, seen: Observation) -> Record:
         loaded, "counts", "", client, Status.PASS if seen.status is Status.PASS else seen.status, seen.message
     )
     counts = {k: v for k, v in seen.counts.items() if not k.startswith("plan_")}
-    return replace(made, counts=counts, detail={"times_ns": dict(seen.times_ns), "info": dict(client.info)})
+    detail = {"times_ns": dict(seen.times_ns), "info": dict(client.info), "movers": _movers(loaded, client, seen)}
+    return replace(made, counts=counts, detail=detail)
+
+
+def _movers(loaded: Loaded, client: Client, seen: Observation) -> dict[str, dict[str, list[str]]]:
+    """What moves or converts data by node, of each column of the counts: {column: {name: kinds}}."""
+    if seen.status is not Status.PASS:
+        return {}
+    if client.spec.text == COUNTER:
+        levels = json.loads(seen.outputs[0].tobytes())
+        return {f"onnxruntime {level}": model_counts.movers(found) for level, found in levels.items()}
+    if client.spec.name not in graph_diff.OURS:
+        return {}
+    graph = graph_diff.optimised(loaded, client.spec)
+    return {client.spec.text: model_counts.movers(graph_diff.of_graph(graph))}

@@ -50,7 +50,8 @@ class Soaked:
     """What a soak says. `call` is about the tail: same (it holds), slower (it does not), or cannot tell.
 
     `p99_off` is how far the P99 of any window lies from the median of all, `noise_off` the same of a loop that runs
-    nothing of the case. None is a figure that the backend does not report.
+    nothing of the case. `plan_hit_rate` of the calls and `plan_evictions` of the engine's kept plans, since it was
+    loaded. None is a figure that the backend does not report.
     """
 
     case: str
@@ -67,6 +68,8 @@ class Soaked:
     launch_ns: float | None
     fallbacks: int
     fragmentation: float | None
+    plan_hit_rate: float | None
+    plan_evictions: int | None
     findings: tuple[str, ...]
 
     def plain(self) -> dict[str, Any]:
@@ -127,6 +130,8 @@ def judge(
     call, seen, machine = tail(windows, limits.p99)
     grown = growth([w.rss_bytes for w in windows], len(windows[0].times_ns))
     fallbacks = sum(v for k, v in counts.items() if "fallback" in k)
+    lookups = counts.get("plan_lookups", 0)
+    hit_rate = counts.get("plan_hits", 0) / lookups if lookups else None
     findings = []
     if call is Call.SLOWER:
         findings.append(f"P99 wanders {seen:.0%} about its median, the machine's own loop {machine:.0%}")
@@ -139,7 +144,7 @@ def judge(
     return Soaked(
         case, backend, len(times), quantile(times, 0.5), quantile(times, 0.99), seen, machine, call, grown,
         int(start.get("peak_rss_bytes", 0)), int(start.get("first_ns", 0)), launch_ns, fallbacks, fragmentation,
-        tuple(findings),
+        hit_rate, counts.get("plan_eviction_count"), tuple(findings),
     )  # fmt: skip
 
 
@@ -213,6 +218,8 @@ FAMILIES: tuple[tuple[str, str, str, float], ...] = (
     ("launch_ns", "opgauge_soak_launch_seconds", "One call on one element", 1e-9),
     ("fallbacks", "opgauge_soak_fallbacks", "Fallbacks in each run", 1.0),
     ("fragmentation", "opgauge_soak_fragmentation_ratio", "Share of the arena that no moment needs", 1.0),
+    ("plan_hit_rate", "opgauge_soak_plan_hit_ratio", "Share of the calls that found a kept plan", 1.0),
+    ("plan_evictions", "opgauge_soak_plan_evictions", "Kept plans that had to leave", 1.0),
     ("runs", "opgauge_soak_runs", "Runs", 1.0),
 )
 

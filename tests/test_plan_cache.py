@@ -102,9 +102,21 @@ def test_what_a_kernel_raises_in_a_branch_is_raised(monkeypatch):
         execute_parallel(bound, branches(bound), inputs, pool)
 
 
-def test_threads_are_switched_on_by_an_option():
+@pytest.mark.parametrize(("least", "threaded"), [(0, True), (1 << 30, False)])
+def test_threads_are_switched_on_by_an_option_where_a_graph_is_large_enough(monkeypatch, least, threaded):
     data, inputs = network("residual-int8").build()
-    assert cpu.load(threads="2")(data, inputs).outputs[0].tobytes() == cpu.load()(data, inputs).outputs[0].tobytes()
+    seen = []
+
+    def watched(*given):
+        seen.append(given)
+        return execute_parallel(*given)
+
+    monkeypatch.setattr(cpu, "LEAST_PARALLEL", least)
+    monkeypatch.setattr(cpu, "execute_parallel", watched)
+    wanted = cpu.load()(data, inputs).outputs[0].tobytes()
+    assert not seen
+    assert cpu.load(threads="2")(data, inputs).outputs[0].tobytes() == wanted
+    assert bool(seen) is threaded
 
 
 # ---- many runs

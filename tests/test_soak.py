@@ -10,7 +10,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from opgauge import latency_gate, soak
+from opgauge import cli_soak, latency_gate, soak
 from opgauge.cli import app
 from opgauge.latency import Call
 from opgauge.pairs import Side, workload
@@ -129,3 +129,13 @@ def test_the_command_prints_json_and_refuses_what_is_no_backend():
     result = CliRunner().invoke(app, ["soak", "mlp-int8", "--backend", "nothing_here.py:run", "--runs", "60", "--json"])
     told = json.loads(result.output)
     assert (result.exit_code, told["soaked"], len(told["refused"])) == (5, [], 1)
+
+
+def test_hits_and_evictions_of_plans_are_told():
+    told = {"plan_lookups": 1000, "plan_hits": 999, "plan_eviction_count": 3}
+    made = soak.judge("c", "cpu", windows(), {}, told, soak.Limits())
+    assert (made.plan_hit_rate, made.plan_evictions) == (0.999, 3)
+    assert "plans 99.9% hits, 3 evicted" in cli_soak._line(made)
+    silent = soak.judge("c", "onnxruntime", windows(), {}, {}, soak.Limits())
+    assert silent.plan_hit_rate is None
+    assert "plans" not in cli_soak._line(silent)

@@ -30,6 +30,8 @@ from opgauge.reference_engine.types import Array, Kernel
 SOURCES = tuple(sorted(Path(__file__).parent.glob("*.py")))
 MAX_PLANS = 16
 MOST_THREADS = 64
+# Bytes that a graph's nodes write: below, handing branches to threads costs more than it saves.
+LEAST_PARALLEL = 1 << 20
 ARENAS = ("", "reuse", "check")
 
 
@@ -66,7 +68,8 @@ def load(
     """The engine as a function of model bytes and run-time inputs.
 
     `disable` and `only` are ids of graph rules joined by `+`; `disable=all` runs the graph as it was lowered.
-    `threads=N` runs independent branches of the graph side by side, on N threads; one by default.
+    `threads=N` runs independent branches of the graph side by side, on N threads; one by default. A small graph runs
+    in order anyway.
     `arena=reuse` keeps intermediate tensors in one block, `arena=check` also poisons what is not live.
     Raises: BackendUnavailableError for an option that asks for what this engine does not have.
     """
@@ -97,7 +100,8 @@ def load(
         if rules:
             graph, _ = passes.optimise(graph, rules)
         bound = plan(graph, find, "cpu")
-        fresh = Planned(bound, lay_out(graph), branches(bound))
+        written = bound.counts.get("written_bytes", 0) + bound.counts.get("moved_bytes", 0)
+        fresh = Planned(bound, lay_out(graph), branches(bound) if written >= LEAST_PARALLEL else ())
         plans.keep(model, inputs, graph.bound, fresh)
         return fresh, False
 
