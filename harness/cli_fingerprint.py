@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,11 @@ from opgauge.reference_engine.errors import BackendUnavailableError
 from opgauge.reference_engine.types import CaseSpec, Record
 
 from .run import Task
+from .store import Journal
+
+if TYPE_CHECKING:
+    from .fingerprint import Card
+    from .traits import Trait
 
 POLICIES = ("standard", "pinned")
 Measure = Annotated[
@@ -54,6 +59,38 @@ def covered(records: Sequence[Record], meta: dict[str, Any]) -> list[str]:
     return coverage.lines(rows)
 
 
+Cards = Annotated[
+    bool, typer.Option("--fingerprint", help="how each backend rounds and sums, on the report; half a minute each")
+]
+
+
+def cards(specs: Sequence[BackendSpec], timeout: float, journal: Journal) -> list[dict[str, Any]]:
+    """The cards of `run --fingerprint`, kept in the journal so that later reports show them too."""
+    from . import fingerprint as gauge
+
+    made = []
+    for spec in specs:
+        try:
+            made.append(as_dict(_measured(spec, timeout, gauge.select(()))))
+        except BackendUnavailableError:
+            continue  # the run itself says so
+        journal.append("card", made[-1])
+    return made
+
+
+def _measured(spec: BackendSpec, timeout: float, traits: Sequence[Trait]) -> Card:
+    """Raises: BackendUnavailableError."""
+    from rich.progress import Progress
+
+    from . import fingerprint as gauge
+    from .cli import terminal
+
+    console = terminal(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(spec.text, total=len(traits))
+        return gauge.card(spec, timeout, traits, lambda trait: bar.update(task, advance=1))
+
+
 Opsets = Annotated[str, typer.Option(metavar="all", help="each case at every opset that can spell it")]
 
 
@@ -81,23 +118,18 @@ def fingerprint(
     Each property is asked with cases that tell its known alternatives apart. An answer is the set of alternatives that
     explain every element of every case; `none of the known` where there is none, with a case that shows it.
     """
-    from rich.progress import Progress
-
     from opgauge.reports import card as reports
 
     from . import fingerprint as gauge
-    from .cli import Exit, terminal
+    from .cli import Exit
 
     spec = resolve(backend)
     try:
         traits = gauge.select(op)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    console = terminal(stderr=True)
     try:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task(spec.text, total=len(traits))
-            found = gauge.card(spec, timeout, traits, lambda trait: bar.update(task, advance=1))
+        found = _measured(spec, timeout, traits)
     except BackendUnavailableError as error:
         typer.echo(f"opgauge: {error}", err=True)
         raise typer.Exit(Exit.UNAVAILABLE) from error
@@ -118,7 +150,7 @@ def fingerprint(
     raise typer.Exit(Exit.OK if answered else Exit.NOTHING)
 
 
-def as_dict(card: Any) -> dict[str, Any]:
+def as_dict(card: Card) -> dict[str, Any]:
     """The card as JSON holds it; formulas by `operator element-type`."""
     formulas = {f"{op} {dtype}": [str(f) for f in found] for (op, dtype), found in card.formulas.items()}
     return {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -16,6 +17,9 @@ from opgauge.reference_engine.errors import BaselineError, OpgaugeError
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
 
 from . import store
+
+if TYPE_CHECKING:
+    from opgauge.reports.extras import Extras
 
 app = typer.Typer(no_args_is_help=True, help="Reports from runs that are over: diff, merge, show, site, annotate.")
 
@@ -41,6 +45,13 @@ class Stored(NamedTuple):
     name: str
     records: list[Record]
     meta: dict[str, Any]
+    cards: Sequence[Mapping[str, Any]] = ()
+    counted: Sequence[Record] = ()  # of backends that were there only to be counted
+
+    def more(self, before: Path | None = None) -> Extras:
+        from . import extras
+
+        return extras.collect([*self.records, *self.counted], self.meta["backends"], before, cards=self.cards)
 
     @property
     def findings(self) -> list[Finding]:
@@ -67,10 +78,12 @@ def journal_of(text: str) -> Path:
 def read(text: str) -> Stored:
     """Raises: RunError, BaselineError."""
     path = journal_of(text)
-    contents, end = store.read(path), {}
+    contents, end, cards = store.read(path), {}, []
     for entry in store.entries(path):
         if entry["kind"] == "end":
             end = entry
+        elif entry["kind"] == "card":
+            cards.append(entry)
     # Without an end the run was cut short.
     settings, meta = contents.run.get("settings") or {}, end.get("meta") or {}
     told = {
@@ -85,7 +98,9 @@ def read(text: str) -> Stored:
         "exit_code": end.get("exit_code", INTERRUPTED),
         "verdict": "",
     }
-    return Stored(path.parent.name, contents.records, {**told, **meta})
+    apart = set(contents.run.get("counted") or ())
+    shown, counted = ([r for r in contents.records if (r.backend in apart) is side] for side in (False, True))
+    return Stored(path.parent.name, shown, {**told, **meta}, cards, counted)
 
 
 def write_reports(
@@ -94,12 +109,12 @@ def write_reports(
     findings: Sequence[Finding],
     meta: dict[str, Any],
     console: Console,
-    before: Path | None = None,
+    more: Callable[[], Extras],
 ) -> None:
-    """Every file that is named; `before` is the journal that the page compares with."""
+    """Every file that is named; `more` gathers what only the page shows."""
     from opgauge.reports import text
 
-    from . import extras, frames
+    from . import frames
 
     tables = frames.tables(records)
     text.print_summary(console, tables, records, findings, meta)
@@ -108,8 +123,7 @@ def write_reports(
             continue
         renderer = importlib.import_module(f"opgauge.reports.{module}")
         arguments = (records, findings, meta) if module == "junit" else (tables, records, findings, meta)
-        more = (extras.collect(records, meta["backends"], before),) if module == "html" else ()
-        content = renderer.render(*arguments, *more)
+        content = renderer.render(*arguments, *((more(),) if module == "html" else ()))
         if name == "-":
             sys.stdout.write(content)
         else:
@@ -208,7 +222,7 @@ def show(
     names = {"html": html, "jsonfile": json_file, "junit": junit, "markdown": markdown, "ctrf": ctrf}
     files = {**names, "matrix_svg": svg, "badge": badge, "scoreboard": scoreboard}
     console = cli.terminal(stderr="-" in files.values())
-    write_reports(files, stored.records, stored.findings, stored.meta, console, before)
+    write_reports(files, stored.records, stored.findings, stored.meta, console, functools.partial(stored.more, before))
     if csv:
         frames.frame(stored.records).to_csv(csv, index=False)
     raise typer.Exit(stored.meta["exit_code"] if stored.records else NOTHING)
@@ -227,14 +241,13 @@ def site(
     """
     from opgauge.reports import html
 
-    from . import extras, frames, publish
+    from . import frames, publish
 
     stored = [read(run) for run in dict.fromkeys(runs)]
     found = [column for run in stored for column in publish.columns(run.name, run.records, run.meta)]
     reports: dict[str, str] = {}
     for run in stored if with_reports else ():
-        more = extras.collect(run.records, run.meta["backends"])
-        reports[run.name] = html.render(frames.tables(run.records), run.records, run.findings, run.meta, more)
+        reports[run.name] = html.render(frames.tables(run.records), run.records, run.findings, run.meta, run.more())
     made = publish.write(folder, found, title, reports)
     size = sum(path.stat().st_size for path in made)
     typer.echo(
@@ -253,7 +266,9 @@ def annotate(run: RunPath = "latest") -> None:
 
 
 def explain(
-    finding: Annotated[str, typer.Argument(metavar="[NUMBER|ID|STATUS]", help="nothing: list the last run's")] = "",
+    finding: Annotated[
+        str, typer.Argument(metavar="[NUMBER|ID|STATUS|all]", help="nothing: list the last run's; all: each in full")
+    ] = "",
     run: Annotated[str, typer.Option(metavar="RUN")] = "latest",
 ) -> None:
     """What a finding means: symptom, likely cause, evidence, next command."""
@@ -271,6 +286,9 @@ def explain(
     failing = red(r for r in records if r.status in FINDINGS)
     if not finding:
         typer.echo("\n".join(explanation.listing(failing)) or "no failing case in this run")
+        return
+    if finding == "all":
+        typer.echo("\n".join(map(explanation.explain, failing)) or "no failing case in this run")
         return
     if finding.isdigit() and 1 <= int(finding) <= len(failing):
         typer.echo(explanation.explain(failing[int(finding) - 1]), nl=False)

@@ -10,6 +10,7 @@ from typing import Any
 
 from opgauge.reference_engine.errors import BaselineError
 from opgauge.reference_engine.types import Record
+from opgauge.reports import card
 from opgauge.reports.diff import compare
 from opgauge.reports.extras import Extras, Moves, Trend
 
@@ -21,14 +22,19 @@ TRENDS = 12
 
 
 def collect(
-    records: Sequence[Record], backends: Mapping[str, Any], before: Path | None = None, name: str = "this run"
+    records: Sequence[Record],
+    backends: Mapping[str, Any],
+    before: Path | None = None,
+    name: str = "this run",
+    cards: Sequence[Mapping[str, Any]] = (),
 ) -> Extras:
     """Everything that is there; what is missing is left out, since a report of a run must not fail for the rest."""
     difference = None
     if before is not None:
         difference = compare(store.read(before).records, records, (before.parent.name, name))
     folder = Path(os.environ.get("OPGAUGE_BASELINES") or "baselines")
-    return Extras(difference, moves(records, backends), trends(folder), {})
+    told = {str(each["backend"]): card.properties(each["answers"]) for each in cards}
+    return Extras(difference, moves(records, backends), trends(folder), told)
 
 
 def moves(records: Sequence[Record], backends: Mapping[str, Any]) -> tuple[Moves, ...]:
@@ -37,9 +43,12 @@ def moves(records: Sequence[Record], backends: Mapping[str, Any]) -> tuple[Moves
     found = []
     for title in titles:
         mine = [r for r in records if r.suite == "model" and r.case.startswith(f"model/{title}/")]
-        head, *rows = model_counts.table(model_counts.columns(mine))
+        columns = model_counts.columns(mine)
+        head, *rows = model_counts.table(columns)
         if rows:
-            found.append(Moves(title, tuple(head[1:]), tuple(map(tuple, rows)), "counted in this run"))
+            steps = [(a, b, model_counts.came(mine, a, b)) for a, b in model_counts.pairs(columns)]
+            came = tuple(f"{a} → {b}: {model_counts.listed(nodes)}" for a, b, nodes in steps if nodes)
+            found.append(Moves(title, tuple(head[1:]), tuple(map(tuple, rows)), "counted in this run", came))
     return tuple(found[:MODELS]) or _recorded(backends)
 
 

@@ -52,6 +52,38 @@ def lines(answers: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str
     return found
 
 
+def properties(answers: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str, str], ...]:
+    """(trait, property, answer) of each property; a whole trait that is refused is one."""
+    found: dict[tuple[str, str], str] = {}
+    for row in answers:
+        whole = row["status"] in ("unsupported", "failed")
+        found.setdefault((row["trait"], "" if whole else row["axis"]), row["status"] if whole else answer(row))
+    return tuple((*key, said) for key, said in found.items())
+
+
+def alike(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    """(traits, what is known of them): one row for all that answer every question in the same way."""
+    said: dict[str, list[str]] = {}
+    for trait, axis, word in rows:
+        said.setdefault(trait, []).append(f"{axis}: {word}" if axis else word)
+    traits: dict[str, list[str]] = {}
+    for trait, words in said.items():
+        traits.setdefault("; ".join(words), []).append(trait)
+    return [(", ".join(names), words) for words, names in traits.items()]
+
+
+def apart(cards: Mapping[str, Sequence[tuple[str, str, str]]]) -> list[tuple[str, str, list[str]]]:
+    """(trait, property, answers in the order of the backends) where at least two of them answer differently."""
+    by_name = {name: {row[:2]: row[2] for row in rows} for name, rows in cards.items()}
+    keys = dict.fromkeys(key for rows in by_name.values() for key in rows)
+    found = []
+    for key in keys:
+        words = [rows.get(key, "") for rows in by_name.values()]
+        if len({w for w in words if w}) > 1:
+            found.append((*key, words))
+    return found
+
+
 def title(card: Mapping[str, Any]) -> str:
     version = card["info"].get("version", "")
     return f"fingerprint of {clean(card['backend'])}{f' ({clean(version)})' if version else ''}"

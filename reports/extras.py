@@ -10,12 +10,16 @@ from .diff import Difference
 
 @dataclass(frozen=True)
 class Moves:
-    """Counts of one model side by side, before optimisation first. `head` names the columns after the first."""
+    """Counts of one model side by side, before optimisation first. `head` names the columns after the first.
+
+    `came` says in words which nodes came from one column to the next.
+    """
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     source: str
+    came: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,12 @@ class Trend:
 
 @dataclass(frozen=True)
 class Extras:
-    """All of it may be missing. `cards` are (name, value) for each backend, from probes of its arithmetic."""
+    """All of it may be missing. `cards` are (trait, property, answer) for each backend that was fingerprinted."""
 
     before: Difference | None = None
     moves: tuple[Moves, ...] = ()
     trends: tuple[Trend, ...] = ()
-    cards: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    cards: Mapping[str, tuple[tuple[str, str, str], ...]] = field(default_factory=dict)
 
 
 NOTHING = Extras()

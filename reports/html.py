@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
 
+from . import card
 from .diff import KINDS, operators
 from .extras import NOTHING, Extras
 from .failures import case_anchor, failures
@@ -138,7 +139,9 @@ def _context(
         "marks": marks,
         "misbehaved": ", ".join(MISBEHAVED),
         "names": [(str(b), _version(str(b), known.get(b) or {})) for b in tables.backends.index],
-        "cards": _cards(tables, meta, extras),
+        "cards": _cards(tables, meta),
+        "fingerprints": [(clean(name, 60), len(rows), card.alike(rows)) for name, rows in extras.cards.items()],
+        "apart": card.apart(extras.cards),
         "delta": _delta(extras),
         "shapes": maps(records),
         "strips": strips(records),
@@ -209,7 +212,7 @@ def _trends(extras: Extras) -> list[dict[str, Any]]:
     return out
 
 
-def _cards(tables: Tables, meta: Mapping[str, Any], extras: Extras) -> list[dict[str, Any]]:
+def _cards(tables: Tables, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     known = meta.get("backends") or {}
     cards = []
     for name in dict.fromkeys([*map(str, tables.backends.index), *map(str, known)]):
@@ -227,7 +230,6 @@ def _cards(tables: Tables, meta: Mapping[str, Any], extras: Extras) -> list[dict
                 "policy": str(info.pop("policy", "")),
                 "info": [(clean(k, 40), clean(v, 300)) for k, v in info.items()],
                 "formulas": sorted(said, key=lambda f: -int(f[1])),
-                "probes": [(clean(k, 60), clean(v, 300)) for k, v in extras.cards.get(name, ())],
                 "pairs": _pairs(row) if row is not None else [],
             }
         )

@@ -216,7 +216,10 @@ def page(tmp_path: Path) -> Path:
                 ((2, "c1", ""),),
             ),
         ),
-        {"cpu": (("order of sums", "sequential"),)},
+        {
+            "cpu": (("MatMul", "order of sums", "sequential"), ("Cast", "NaN", "to the least")),
+            "wgpu": (("MatMul", "order of sums", "in lanes"), ("Cast", "NaN", "to the least")),
+        },
     )
     path = tmp_path / "report.html"
     path.write_text(html.render(tables(now), now, [], META, more), "utf-8")

