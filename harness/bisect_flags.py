@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from opgauge.backends import resolve
-from opgauge.reference_engine import lower
 from opgauge.reference_engine.errors import CaseError
 
-from . import bisect_noise, models
+from . import bisect_noise
 from .bisect_git import UnbuildableError
 from .bisect_notebook import CULPRIT, NO_STEP, UNAVAILABLE, Found, Notebook, Question, Report, Side
 from .bisect_probe import LATENCY, Subject, is_saved_case, loaded
+
+if TYPE_CHECKING:  # the command line must start without the engine
+    from . import models
 
 Options = Mapping[str, str]
 # Options whose values are in order: then the first value that matters is looked for, not only the option.
@@ -165,5 +168,9 @@ def rules(question: Question) -> Report:
 
 
 def _model(subject: Subject) -> models.Loaded:
+    from opgauge.reference_engine import lower
+
+    from . import models
+
     made = loaded(subject)
     return models.Loaded(made.case, lower.parse(made.model), made.model, made.inputs, subject.seed)

@@ -16,8 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from opgauge import backends
-from opgauge.backends import BackendSpec, resolve
+from opgauge.backends import resolve
 from opgauge.reference_engine import lower
 from opgauge.reference_engine.errors import CaseError, OpgaugeError
 from opgauge.reference_engine.evaluate import evaluate
@@ -31,9 +30,10 @@ from opgauge.reference_engine.types import (
     Status,
 )
 
-from . import check, environment, isolation, models, repro
+from . import check, isolation, models, repro
 from . import run as supervisor
 from .client import Client
+from .graph_diff import grapher
 from .model_jobs import Job
 from .run import Settings, Task
 
@@ -142,21 +142,14 @@ def _counted(subject: check.Subject, name: str, client: Client) -> Answer:
 def _graph_counts(subject: check.Subject, client: Client) -> tuple[Observation, dict[str, int]]:
     from opgauge.backends.onnxruntime_counts import kinds
 
-    with Client(_grapher(client.spec), client.timeout_s) as other:
+    level = dict(client.spec.options).get("level", "all")
+    with Client(grapher(client.spec, level), client.timeout_s) as other:
         other.submit(subject.case, subject.model, subject.inputs, repeats=1)
         seen = other.receive()
     if seen.status is not Status.PASS:
         return seen, {}
     tally = kinds(lower.parse(seen.outputs[0].tobytes()).graph)
     return seen, {NODES: sum(tally.values()), **tally}
-
-
-def _grapher(spec: BackendSpec) -> BackendSpec:
-    """The backend that gives the optimised graph in the environment of `spec`. Raises: BackendUnavailableError."""
-    level = dict(spec.options).get("level", "all")
-    file = Path(backends.__file__ or "").resolve().parent / "onnxruntime_graph.py"
-    at = f"@{environment.python_of(spec)}" if spec.environment else ""
-    return resolve(f"{file}:{level}{at}")
 
 
 def serve(connection: Connection, parent: int) -> None:

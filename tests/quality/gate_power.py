@@ -141,7 +141,7 @@ def main() -> None:
     plan = latency_gate.plan_of(gates, skip_unchanged=False)
     began = time.monotonic()
     backends = asked.backend or BACKENDS
-    done = len({r["round"] for r in read(asked.out)})
+    done = 1 + max((r["round"] for r in read(asked.out)), default=-1)
     with load(asked.loaded):
         while not asked.summary and time.monotonic() - began < asked.seconds:
             missing = missing_of(read(asked.out), want)
