@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,13 +20,19 @@ _about: dict[str, str] = {}
 
 
 def _class_at(place: str) -> Any:
-    """A class, or a module that has `prepare` itself. Raises: BackendUnavailableError."""
+    """A class, or a module that has `prepare` itself; modules in the current folder are found too.
+
+    Raises: BackendUnavailableError.
+    """
     module, _, name = place.partition(":")
+    sys.path.append(os.getcwd())
     try:
         found = importlib.import_module(module)
         found = getattr(found, name) if name else found
     except (ImportError, AttributeError, ValueError) as error:
         raise BackendUnavailableError(f"onnx-backend: class={place}: {error}") from error
+    finally:
+        sys.path.pop()
     if not hasattr(found, "prepare"):
         raise BackendUnavailableError(f"onnx-backend: {place} has no `prepare`: name a class of onnx.backend.base")
     _about.update({"class": place, "version": str(getattr(importlib.import_module(module), "__version__", "unknown"))})
@@ -40,7 +48,8 @@ def load(**options: str) -> Callable[[bytes, Mapping[str, Array]], RunResult]:
 
     @functools.lru_cache(maxsize=1)
     def prepared(data: bytes) -> tuple[Any, list[str]]:
-        model = onnx.load_model_from_string(data)
+        # Classes run onnx's checker, which wants the shapes of outputs; our models leave them to the runtime.
+        model = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(data), data_prop=True)
         if hasattr(backend, "is_compatible") and not backend.is_compatible(model, device):
             raise UnsupportedError(f"{options['class']} says that the model is not compatible")
         stored = {tensor.name for tensor in model.graph.initializer}
@@ -50,7 +59,7 @@ def load(**options: str) -> Callable[[bytes, Mapping[str, Array]], RunResult]:
         try:
             rep, names = prepared(data)
             outputs = rep.run([inputs[name] for name in names])
-        except (BackendIsNotSupposedToImplementIt, NotImplementedError) as error:
+        except (BackendIsNotSupposedToImplementIt, NotImplementedError, onnx.checker.ValidationError) as error:
             raise UnsupportedError(str(error)) from error
         return RunResult(tuple(np.asarray(y) for y in outputs))
 

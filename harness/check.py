@@ -289,7 +289,7 @@ def check_witnesses(clients: Sequence[Client], emit: Callable[[Record], None], o
     Of these operators only, where any are named.
     """
     for row in expectations.load():
-        if ops and not set(ops) & set(row.operators):
+        if ops and not any(expectations.about(row, op) for op in ops):
             continue
         for client in clients:
             if not expectations.applies(row, client.spec.name, told(client)):

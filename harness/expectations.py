@@ -31,6 +31,7 @@ from .oracles import inside_set
 
 KEYS = ("id", "operators", "runtime", "versions", "when", "case", "predicate", "instead", "witness", "reason", "link")
 OPTIONAL = ("when", "case", "predicate", "instead")
+EVERY = "*"
 COMPARE: dict[str, Callable[[Array, float], Array]] = {
     ">=": np.greater_equal,
     "<=": np.less_equal,
@@ -138,6 +139,8 @@ def _row(entry: Mapping[str, Any], index: int, name: str) -> Deviation:
         raise BaselineError(f"{where}: our own backends are never excused")
     if "predicate" not in entry and "instead" not in entry:
         raise BaselineError(f"{where}: `predicate` or `instead` must say which elements are excused")
+    if EVERY in named and (len(named) > 1 or not entry.get("instead")):
+        raise BaselineError(f"{where}: every operator (`*`) is excused only with `instead`, and stands alone")
     if entry.get("instead", "") not in ("", *INSTEAD):
         raise BaselineError(f"{where}: unknown `instead` {entry['instead']!r}; known: {', '.join(INSTEAD)}")
     fields = {k: str(entry.get(k, "")) for k in KEYS if k != "operators"}
@@ -207,6 +210,11 @@ def applies(row: Deviation, runtime: str, info: Mapping[str, str]) -> bool:
     return True
 
 
+def about(row: Deviation, op: str) -> bool:
+    """`*` is every operator: what such a row excuses is narrowed by `instead` alone."""
+    return op in row.operators or row.operators == (EVERY,)
+
+
 def speaks_of(row: Deviation, case: str) -> bool:
     """Is the case one of those that the row is about."""
     return re.search(row.case, case) is not None
@@ -247,7 +255,7 @@ def explain(
 
     `alternative` gives the acceptance sets of a model of `instead.INSTEAD` on the same inputs.
     """
-    mine = [row for row in rows if op in row.operators]
+    mine = [row for row in rows if about(row, op)]
     if verdict.status is not Status.FAIL or not mine or len(exacts) != len(outputs):
         return verdict
     used: set[str] = set()

@@ -80,6 +80,95 @@ def through_float32(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
     return feeds
 
 
+def _narrower(model: onnx.ModelProto, wide: int, *chain: int, saturate: tuple[float, float] | None = None) -> None:
+    """Every operand of one type through narrower ones; lists of axes, shapes and sizes stay what they are.
+
+    `saturate` clamps what is too large for the narrower type first.
+    """
+    (node,) = model.graph.node
+    if node.domain not in ("", "ai.onnx"):
+        raise LookupError(f"no schema of {node.domain}")
+    opset = next(imported.version for imported in model.opset_import if imported.domain in ("", "ai.onnx"))
+    schema = onnx.defs.get_schema(node.op_type, opset)
+    variables = {constraint.type_param_str for constraint in schema.type_constraints}
+    types = {info.name: info.type.tensor_type.elem_type for info in model.graph.input}
+    types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    before: list[NodeProto] = []
+    for i, name in enumerate(node.input):
+        formal = schema.inputs[min(i, len(schema.inputs) - 1)]
+        if types.get(name) != wide or formal.type_str not in variables:
+            continue
+        last = name
+        if saturate is not None:
+            ends = [f"{name}/lowest", f"{name}/highest"]
+            of = helper.tensor_dtype_to_np_dtype(wide)
+            for end, value in zip(ends, saturate, strict=True):
+                model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, of), end))
+            before.append(helper.make_node("Clip", [name, *ends], [f"{name}/clamped"]))
+            last = f"{name}/clamped"
+        for each in chain:
+            before.append(helper.make_node("Cast", [last], [f"{last}/{each}"], to=each))
+            last = before[-1].output[0]
+        node.input[i] = last
+    if not before:
+        raise LookupError("nothing to narrow")
+    shown = {info.name: info.type.tensor_type.elem_type for info in model.graph.output}
+    after: list[NodeProto] = []
+    for i, name in enumerate(node.output):
+        formal = schema.outputs[min(i, len(schema.outputs) - 1)]
+        if shown.get(name) == wide and formal.type_str in variables:
+            backwards = [*chain[-2::-1], wide]
+            words = [f"{name}/narrow", *(f"{name}/{each}" for each in backwards[:-1]), name]
+            after += [
+                helper.make_node("Cast", [have], [make], to=each)
+                for have, make, each in zip(words[:-1], words[1:], backwards, strict=True)
+            ]
+            node.output[i] = words[0]
+    nodes = [*before, NodeProto.FromString(node.SerializeToString()), *after]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def all_in_float32(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """Every float64 operand clamped to the finite float32 numbers and rounded, the operator in float32."""
+    most = float(np.finfo(np.float32).max)
+    _narrower(model, TensorProto.DOUBLE, TensorProto.FLOAT, saturate=(-most, most))
+    return feeds
+
+
+def all_in_int32(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """The low 32 bits of every 64-bit operand (of a constant int64 its nearest), the operator in int32."""
+    ends = np.iinfo(np.int32)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.INT64:
+            near = np.clip(numpy_helper.to_array(tensor), ends.min, ends.max)
+            tensor.CopyFrom(numpy_helper.from_array(near, tensor.name))
+    types = {info.type.tensor_type.elem_type for info in model.graph.input}
+    _narrower(model, TensorProto.UINT64 if TensorProto.UINT64 in types else TensorProto.INT64, TensorProto.INT32)
+    return feeds
+
+
+def integers_in_float32(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """Every int32 operand as float32, the operator in float32, its result as int32; int64 through int32."""
+    types = {info.type.tensor_type.elem_type for info in model.graph.input}
+    if TensorProto.INT32 in types:
+        _narrower(model, TensorProto.INT32, TensorProto.FLOAT)
+    else:
+        _narrower(model, TensorProto.INT64, TensorProto.INT32, TensorProto.FLOAT)
+    return feeds
+
+
+def reciprocal_multiplied(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """Div as A * (1 / B)."""
+    (node,) = model.graph.node
+    a, b = node.input
+    inverse = helper.make_node("Reciprocal", [b], ["inverse"])
+    product = helper.make_node("Mul", [a, "inverse"], list(node.output))
+    del model.graph.node[:]
+    model.graph.node.extend([inverse, product])
+    return feeds
+
+
 def copied(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
     """Identity of the first input."""
     node = model.graph.node[0]
@@ -151,6 +240,10 @@ INSTEAD: dict[str, Rewrite] = {
     "not-causal": not_causal,
     "bias-scaled": bias_scaled,
     "through-float32": through_float32,
+    "all-in-float32": all_in_float32,
+    "all-in-int32": all_in_int32,
+    "integers-in-float32": integers_in_float32,
+    "reciprocal-multiplied": reciprocal_multiplied,
     "copied": copied,
     "cropped-where-resized": cropped_where_resized,
     "bias-scale-ignored": bias_scale_ignored,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opgauge import isolation, wire
+from opgauge import isolation, wire, worker
 from opgauge.backends import BACKENDS, UnknownBackendError, resolve
 from opgauge.client import Client
 from opgauge.reference_engine.types import Observation, Status
@@ -318,3 +319,28 @@ def test_onnxruntime_computes_and_refuses_and_says_what_it_is() -> None:
         client.submit("garbage", b"not a model", {})
         assert client.receive().status is Status.UNSUPPORTED
         assert "CPUExecutionProvider" in client.info["providers"]
+
+
+@pytest.mark.parametrize(
+    ("kib", "calls"),
+    [
+        ([144] * 25 + [0] * 99, 0),  # an allocator that grows, then reuses: onnx's reference does this
+        ([144] * 99, 48),
+        ([4096] * 99, 4),
+        ([0] * 99, 0),
+    ],
+)
+def test_memory_that_grows_for_a_while_is_no_leak(monkeypatch: pytest.MonkeyPatch, kib: list[int], calls: int) -> None:
+    resident = itertools.accumulate((k << 10 for k in kib), initial=0)
+    monkeypatch.setattr(worker.watch, "load", lambda fd: worker.watch.Load(1, 3, 0, next(resident)))
+    case = worker.Case(b"", ["x"], [np.zeros(1, np.float32)], 2, 1)
+    places = worker.Places({"x": case.inputs[0]}, [], [], [])
+
+    def run(model: bytes, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [inputs["x"]]
+
+    if calls:
+        with pytest.raises(worker._Stop, match=rf"{kib[0]} KiB in every call \({calls} calls\)"):
+            worker._check_leak(run, case, places, 0)
+    else:
+        worker._check_leak(run, case, places, 0)
