@@ -11,9 +11,9 @@ from opgauge.reference_engine.types import Array
 
 
 def bound(
-    model: bytes, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+    model: bytes, inputs: Mapping[str, Array], outputs: Mapping[str, Array], threads: int = 1
 ) -> tuple[Callable[[], None], Callable[[], dict[str, Array]]]:
-    """A call that computes on one thread without spinning, and what it has written; `outputs` tell shape and type.
+    """A call that computes on `threads` threads without spinning, and what it has written; `outputs` tell shape, type.
 
     Raises: BackendUnavailableError.
     """
@@ -23,7 +23,7 @@ def bound(
         raise BackendUnavailableError(f"onnxruntime: {error}; pip install onnxruntime") from error
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -44,11 +45,13 @@ def with_added(kernels: Sequence[Kernel], device: str) -> tuple[Kernel, ...]:
 
 @dataclass(frozen=True)
 class Step:
-    """A bound node: the kernel to call and its attribute values in order."""
+    """A bound node: the kernel to call, its attribute values in order, shape and type of what it gives."""
 
     node: Node
     kernel: Kernel | None
     attrs: tuple[object, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Plan:
     graph: Graph
     steps: tuple[Step, ...]
     counts: Mapping[str, int]
+    shared: frozenset[str]  # outputs in the memory of an input or a constant
 
 
 def plan(graph: Graph, find: Find, device: str) -> Plan:
@@ -69,17 +73,28 @@ def plan(graph: Graph, find: Find, device: str) -> Plan:
     constants = dict(graph.constants)
     for node in graph.nodes:
         attrs = tuple(node.attrs.get(name, "") for name in primitive_of(node.primitive).fns[node.fn])
+        spec = graph.specs[node.output]
+        made = spec.shape, dt.numpy_dtype(spec.dtype)
         if node.kind == "DataMove.reshape":
-            steps.append(Step(node, None, attrs))
+            steps.append(Step(node, None, attrs, *made))
             if node.inputs[0] in constants:
-                constants[node.output] = constants[node.inputs[0]].reshape(graph.specs[node.output].shape)
+                constants[node.output] = constants[node.inputs[0]].reshape(spec.shape)
             continue
         dtypes = tuple(graph.specs[name].dtype for name in (*node.inputs, node.output))
         kernel = find(node.primitive, node.fn, dtypes)
         if kernel is None:
             raise UnsupportedError(f"{node.source}: {device} has no kernel for {node.kind} with {', '.join(dtypes)}")
-        steps.append(Step(node, prepared(kernel, graph, node, constants), attrs))
-    return Plan(graph, tuple(steps), counts(graph))
+        steps.append(Step(node, prepared(kernel, graph, node, constants), attrs, *made))
+    return Plan(graph, tuple(steps), counts(graph), _shared(graph))
+
+
+def _shared(graph: Graph) -> frozenset[str]:
+    """Outputs that are an input or a constant, or one under another shape."""
+    found = {*graph.inputs, *graph.constants}
+    for node in graph.nodes:
+        if node.kind == "DataMove.reshape" and node.inputs[0] in found:
+            found.add(node.output)
+    return frozenset(found & set(graph.outputs))
 
 
 def prepared(kernel: Kernel, graph: Graph, node: Node, constants: Mapping[str, Array]) -> Kernel:
@@ -107,8 +122,8 @@ def execute(bound: Plan, feeds: Mapping[str, Array]) -> tuple[Array, ...]:
     """The outputs of a bound graph, each an array of its own."""
     values = _begin(bound.graph, feeds)
     for step in bound.steps:
-        _run(bound.graph, step, values)
-    return _outputs(bound.graph, values)
+        _run(step, values)
+    return _outputs(bound, values)
 
 
 def watched(bound: Plan, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[tuple[int, int]]]:
@@ -121,7 +136,7 @@ def watched(bound: Plan, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], 
     began = time.perf_counter_ns()
     for step in bound.steps:
         start = time.perf_counter_ns()
-        _run(bound.graph, step, values)
+        _run(step, values)
         if step.kernel is not None:
             spans.append((start - began, time.perf_counter_ns() - start))
     return values, spans
@@ -132,20 +147,19 @@ def _begin(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
     return {**graph.constants, **given}
 
 
-def _run(graph: Graph, step: Step, values: dict[str, Array]) -> None:
+def _run(step: Step, values: dict[str, Array]) -> None:
     node = step.node
-    spec = graph.specs[node.output]
     if step.kernel is None:
-        values[node.output] = values[node.inputs[0]].reshape(spec.shape)
+        values[node.output] = values[node.inputs[0]].reshape(step.shape)
         return
-    out = np.empty(spec.shape, dt.numpy_dtype(spec.dtype))
-    step.kernel.call(*(values[name] for name in node.inputs), out, *step.attrs)
+    out = np.empty(step.shape, step.dtype)
+    step.kernel.call(*[values[name] for name in node.inputs], out, *step.attrs)
     values[node.output] = out
 
 
-def _outputs(graph: Graph, values: Mapping[str, Array]) -> tuple[Array, ...]:
-    given = [values[name] for name in graph.inputs] + list(graph.constants.values())
-    return tuple(_own(values[name], given) for name in graph.outputs)
+def _outputs(bound: Plan, values: Mapping[str, Array]) -> tuple[Array, ...]:
+    """What the caller gets is never memory of his or of the graph."""
+    return tuple(values[n].copy() if n in bound.shared else values[n] for n in bound.graph.outputs)
 
 
 @dataclass(frozen=True)
@@ -193,7 +207,7 @@ def execute_parallel(
     def work(i: int) -> None:
         try:
             for at in tasks[i].steps:
-                _run(bound.graph, bound.steps[at], values)
+                _run(bound.steps[at], values)
         except BaseException as error:
             ended.put((i, error))
         else:
@@ -215,9 +229,4 @@ def execute_parallel(
                 ready.append(reader)
     if failed is not None:
         raise failed
-    return _outputs(bound.graph, values)
-
-
-def _own(array: Array, given: Sequence[Array]) -> Array:
-    """A reshape of an input must not hand the caller's memory back to the caller."""
-    return array.copy() if any(np.shares_memory(array, g) for g in given) else array
+    return _outputs(bound, values)

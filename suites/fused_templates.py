@@ -34,27 +34,38 @@ def _requantized(which: str) -> Draw:
 
 def _quantized_conv(s: Sketch, which: str, kind: str, y_zero: str) -> str:
     n, c, m, h, w = dims(s, 5)
-    groups, kernel = (2, 3) if which == "groups" else (1, 1 if which == "1x1" else int(s.rng.integers(2, 4)))
+    last = which.startswith("last")
+    groups, kernel = (
+        (2, 3) if which.endswith("groups") else (1, 1 if which.endswith("1x1") else int(s.rng.integers(2, 4)))
+    )
     m = m * 11 if s.rng.integers(2) else m  # more rows than one tile
-    x = s.input(s.integers((n, c * groups, h + 5, w + 5 + 30 * int(s.rng.integers(2))), kind))
+    if which.endswith("depthwise"):
+        c, m, groups = 1, min(m, 2), c + 15 * int(s.rng.integers(3))
+    shape = (n, c * groups, h + 5, w + 5 + 30 * int(s.rng.integers(2)))
+    x = s.input(s.integers((shape[0], *shape[2:], shape[1]) if last else shape, kind))
+    if last:
+        x = s("Transpose", x, perm=[0, 3, 1, 2])
     per_channel = bool(s.rng.integers(2))
     scales = s.rng.uniform(0.004, 0.02, m * groups).astype(np.float32) if per_channel else np.float32(scale(s))
     y_scale = s.const(float(np.float32(0.01 * 75 * 75 * (c * kernel * kernel) ** 0.5 / 64)))
     parts = [x, s.const(1.0), s.const(zero(s, kind), kind)]
     own = word(s)
     parts += [s.const(s.integers((m * groups, c, kernel, kernel), own), own), s.const(scales)]
-    zeros = s.integers((m * groups,), own) if which == "zero points" else zero(s, own)
+    zeros = s.integers((m * groups,), own) if which.endswith("zero points") else zero(s, own)
     parts += [s.const(zeros, own), y_scale, y_zero]
     bias = s.rng.integers(-3000, 3000, m * groups).astype(np.int32)
-    if which == "run-time bias":
+    if which.endswith("run-time bias"):
         parts.append(s.input(bias))
     elif which != "no bias":
         parts.append(s.const(bias, "int32"))
-    pads = [int(p) for p in s.rng.integers(0, kernel, 4)] if which != "1x1" else [0] * 4
-    strides = [int(v) for v in s.rng.integers(1, 3, 2)] if which != "1x1" else [1, 1]
+    pads = [int(p) for p in s.rng.integers(0, kernel, 4)] if not which.endswith("1x1") else [0] * 4
+    strides = [int(v) for v in s.rng.integers(1, 3, 2)] if not which.endswith("1x1") else [1, 1]
     dilations = [int(v) for v in s.rng.integers(1, 3, 2)]
     y = s("QLinearConv", *parts, group=groups, pads=pads, strides=strides, dilations=dilations)
-    return y
+    if not last:
+        return y
+    also = s("Transpose", y, perm=[0, 3, 2, 1]) if which == "last other perm" else ""
+    return also or s("Transpose", y, perm=[0, 2, 3, 1])
 
 
 def _quantized_matmul(s: Sketch, which: str, kind: str, y_zero: str) -> str:
@@ -80,14 +91,24 @@ def _sums(s: Sketch) -> Built:
     return s.build((s("Neg", s("Add", y, s.const(s.integers((n,), "int8"), "int32"))), "int32"))
 
 
-CONVOLUTIONS = ("conv", "no bias", "1x1", "groups", "zero points", "run-time bias", "run-time zero point")
+CONVOLUTIONS = ("conv", "depthwise", "no bias", "1x1", "groups", "zero points", "run-time bias", "run-time zero point")
 ACTIVATIONS = ("activation", "activation two readers", "matmul activation")
 PRODUCTS = ("matmul", "matmul row", "matmul rows", "matmul columns", "matmul run-time", "matmul empty")
+LAST = (
+    "last conv",
+    "last 1x1",
+    "last groups",
+    "last depthwise",
+    "last zero points",
+    "last run-time bias",
+    "last activation",
+    "last other perm",
+)
 
 FUSION: tuple[Template, ...] = (
     *(
         Template("requantize-into-gemm", which, True, _requantized(which))
-        for which in (*CONVOLUTIONS, *PRODUCTS, *ACTIVATIONS)
+        for which in (*CONVOLUTIONS, *LAST, *PRODUCTS, *ACTIVATIONS)
     ),
     Template("requantize-into-gemm", "matmul rows and columns", False, _requantized("matmul rows and columns")),
     Template("requantize-into-gemm", "sums", False, _sums),

@@ -134,7 +134,7 @@ def test_float_gemm_is_the_strict_chain_bit_for_bit(find, word):
     rng = np.random.default_rng(3)
     fused = cpu.info()["float_gemm_order"] == "sequential k, fma"
     chains, others = [], []
-    for M, K, N in [(1, 9, 1), (7, 20, 3), (2, 33, 17), (3, 5, 34)]:
+    for M, K, N in [(1, 9, 1), (7, 20, 3), (2, 33, 17), (3, 5, 34), (13, 4, 70)]:
         a, b = data(rng, word, (M, K)), data(rng, word, (K, N))
         out = call(find, "Gemm", "", [a, b], (M, N), word)
         chains.append(np.array_equal(out, chain(a, b, fused)))

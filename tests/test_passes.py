@@ -14,7 +14,7 @@ from opgauge.reference_engine.executor import counts, execute, finder, plan
 from opgauge.reference_engine.lower import lower
 from opgauge.reference_engine.rules import fusion, linear, movement, pointwise
 from opgauge.reference_engine.rules.rewrite import constant_view, is_move, through
-from opgauge.rule_bisect import Seen, bisect
+from opgauge.rule_bisect import Seen, bisect, outside
 from opgauge.rule_trials import distance, tried
 from opgauge.suites.templates import TEMPLATES
 
@@ -55,6 +55,7 @@ def test_a_trial_sees_a_result_outside_a_changed_bit_and_a_pattern_that_is_left(
     (np.float32([1, 2, np.nan]), np.float32([1, 2, np.nan]), 0),
     (np.float32([1.0]), np.nextafter(np.float32([1.0]), np.float32(2)), 1),
     (np.float32([1e-45]), np.float32([0]), 1),
+    (np.float32([1.0, 2.0**-24]), np.float32([1.0, 2.0**-25]), 0.25),
     (np.float32([1.0]), np.float32([np.nan]), np.inf),
     (np.uint8([0, 255]), np.uint8([2, 255]), 2),
     (np.float32([1]), np.float32([1, 1]), np.inf),
@@ -316,3 +317,25 @@ def test_a_rule_that_adds_a_transpose_there_and_back_is_named(find):
     assert culprit is not None
     assert culprit.rule == "detour"
     assert "grew" in culprit.reason
+
+
+def test_a_layout_that_is_not_channels_last_is_left_alone(find):
+    def swapped(graph, at, node, draft):
+        """Height and width are taken for one another."""
+        other = node.kind == "DataMove.transpose" and node.attrs["perm"] == (0, 3, 2, 1)
+        taken = replace(node, attrs={"perm": (0, 2, 3, 1)}) if other else node
+        return fusion.requantize_into_gemm(graph, at, taken, draft)
+
+    template = next(t for t in TEMPLATES if t.name == "requantize-into-gemm/last other perm")
+    wrong = [replace(r, match=swapped) if r.id == "requantize-into-gemm" else r for r in passes.RULES]
+    seen = set()
+    for seed in range(SEEDS):
+        model, feeds = template.build(seed)
+        graph = lower(model, feeds)
+        exacts = evaluate(graph, feeds)
+        for rules in (passes.RULES, wrong):
+            made, _ = passes.optimise(graph, rules)
+            last = any(n.fn == "im2row_requantize" for n in made.nodes)
+            seen.add((rules is wrong, last, outside(exacts, run(made, feeds, find)) == ""))
+    assert {(last, right) for planted, last, right in seen if not planted} == {(False, True)}
+    assert (True, True, False) in seen

@@ -74,6 +74,21 @@ MEANING = [
         np.asarray([[[[-3, 7]], [[-2, 0]]]], np.int8),
     ),
     (
+        "Gemm",
+        "im2row_requantize",
+        [
+            np.asarray([[[[1, -1]], [[2, 1]]]], np.int8),
+            np.asarray([[[7, 1], [9, 2], [4, 3]]], np.uint8),
+            np.int8(0),
+            np.uint8(2),
+            np.asarray([[[[3]], [[0]]]], np.int32),
+            np.asarray(1, F),
+            np.int8(-1),
+        ],
+        {"to": "int8", "low": -5, "high": 127, **GEOMETRY},
+        np.asarray([[[-3, -2], [7, 0]]], np.int8),
+    ),
+    (
         "Im2col",
         "",
         [X[:1, :, :3], np.asarray(9, F)],

@@ -27,6 +27,8 @@ from opgauge.reference_engine.executor import (
 from opgauge.reference_engine.plan_cache import PlanCache
 from opgauge.reference_engine.types import Array, Kernel
 
+from .threads import lent
+
 SOURCES = tuple(sorted(Path(__file__).parent.glob("*.py")))
 MAX_PLANS = 16
 MOST_THREADS = 64
@@ -44,12 +46,12 @@ def kernels() -> tuple[Kernel, ...]:
         from . import isa
 
         isa.force(isa.forced())  # a compiled function asks for its CPU when it is defined
-        from . import integer, linear, movement, panels, pointwise, reduce
+        from . import depthwise, handwritten, integer, lastchannel, linear, movement, panels, pointwise, reduce
         from .compile import cache_folder, keep
     except ImportError as error:
         raise BackendUnavailableError(f"cpu: numba cannot be imported ({error}); pip install numba") from error
     families = (linear, pointwise, reduce, movement)
-    keep((*families, integer, panels), cache_folder(SOURCES))
+    keep((*families, integer, panels, depthwise, handwritten, lastchannel), cache_folder(SOURCES))
     return tuple(row for family in families for row in family.KERNELS)
 
 
@@ -68,8 +70,8 @@ def load(
     """The engine as a function of model bytes and run-time inputs.
 
     `disable` and `only` are ids of graph rules joined by `+`; `disable=all` runs the graph as it was lowered.
-    `threads=N` runs independent branches of the graph side by side, on N threads; one by default. A small graph runs
-    in order anyway.
+    `threads=N` runs independent branches of the graph side by side on N threads, and in a graph that has none, or is
+    small, the parts of each kernel with enough to do; one by default. The bits are the same.
     `arena=reuse` keeps intermediate tensors in one block, `arena=check` also poisons what is not live.
     Raises: BackendUnavailableError for an option that asks for what this engine does not have.
     """
@@ -113,6 +115,9 @@ def load(
             outputs = execute_in_arena(kept.plan, kept.layout, inputs, check=arena == "check")
         elif pool is not None and len(kept.branches) > 1:
             outputs = execute_parallel(kept.plan, kept.branches, inputs, pool)
+        elif pool is not None:
+            with lent(pool, number):
+                outputs = execute(kept.plan, inputs)
         else:
             outputs = execute(kept.plan, inputs)
         done = time.perf_counter_ns()

@@ -37,6 +37,11 @@ def plain(x: Array) -> Array:
     return x if x.flags.carray else x.copy()
 
 
+def flat(x: Array) -> Array:
+    """x in one dimension, as `plain`."""
+    return x.ravel() if x.flags.carray else x.flatten()
+
+
 @lru_cache(maxsize=8)
 def target_features(codegen: Any) -> frozenset[str]:
     """The vector features LLVM compiles for; honours NUMBA_CPU_NAME and NUMBA_CPU_FEATURES."""

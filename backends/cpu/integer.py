@@ -8,6 +8,7 @@ sum (a-za)(b-zb) = sum ab - za (sum b - K zb) - zb sum a, all modulo 2^32.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,61 +19,81 @@ import numpy as np
 from opgauge.reference_engine.types import Array, TensorSpec
 
 from . import panels as p
-from .compile import host_codegen, jit, plain
+from .compile import flat, host_codegen, jit, plain, target_features
+from .isa import level_of
 from .pointwise import requantize
+from .threads import spread
 from .tile import byte_tile, lanes, rows
 
 Ints = tuple[int, ...]
 Call = Callable[..., None]
-MOST_ROWS = 2**18  # bytes of A that are kept near while the panels pass
+COSTS = {"portable": 0.03, "avx2": 0.012, "vnni": 0.004}
+NEAR = 2**18  # bytes of panels that stay near while rows of A pass
+
+
+# What byte_product is told in int64: HEAD numbers, then which matrices each product reads, rows of B, starts of runs.
+HEAD = 22
 
 
 @jit
-def byte_product(
-    a, b, out, index, M, K, block, step, length, gathers, matrix, base, far, run, start, flip, sign, a_zero, b_zero,
-    starts, factors, columns_at, by_row, zero, low, high, N, L,
-):  # fmt: skip
+def byte_product(a, b, out, plan, starts, factors, part, parts):
     """out[i] = a[index[0,i]] @ b[index[1,i]] + starts, requantized where out is of bytes, as byte_tile
 
     Where `gathers`, b holds rows as Rows say, and a panel is packed when its turn comes; otherwise it is packed.
-    a_zero takes what the columns sum to, b_zero what the rows do.
+    a_zero takes what the columns of a gathered b sum to, b_zero what the rows of a do; `group` packed panels are passed
+    over while the rows of A are near. Part `part` of `parts` is computed.
     Shapes: all flat: a [*,M,4*length], panels [*,P,length,L,4], out [*,M,N]; starts and factors hold row values
         [*,M] by index[2] and from columns_at on column values [*,P*L] by index[3].
     """
-    stride, P, size = 4 * length, (N + L - 1) // L, 4 * length * L
-    spare, sums = np.empty(step * L, out.dtype), np.empty(L, np.int32)
+    M, K, N, L, step, group, length = plan[0], plan[1], plan[2], plan[3], plan[4], plan[5], plan[6]
+    gathers, matrix, far, run, flip, sign = plan[7] != 0, plan[8], plan[9], plan[10], np.uint8(plan[11]), plan[12]
+    a_zero, b_zero, columns_at, by_row = plan[13], plan[14], plan[15], plan[16] != 0
+    zero, low, high = np.int32(plan[17]), np.int32(plan[18]), np.int32(plan[19])
+    count, depth = plan[20], plan[21]
+    index = plan[HEAD : HEAD + 4 * count]
+    base, start = plan[HEAD + 4 * count : HEAD + 4 * count + depth], plan[HEAD + 4 * count + depth :]
+    stride, P, T, size = 4 * length, (N + L - 1) // L, (M + step - 1) // step, 4 * length * L
+    spare, sums = np.empty(step * L, out.dtype), np.empty(L if a_zero else 0, np.int32)
     row_starts = np.empty(M if b_zero else 0, np.int32)
     panel = p.near(size, p.ALIGNMENT) if gathers else b
     stage = np.empty(p.STAGED * 2 * L + L if gathers else 0, np.uint8)
-    for i in range(index.shape[1]):
-        a_at, rows_at = index[0, i] * M * stride, index[2, i] * M
+    by_panel = gathers or 2 * parts > T
+    units = P if by_panel else T
+    begin, end = count * units * part // parts, count * units * (part + 1) // parts
+    for i in range(count):
+        first, last = max(begin - i * units, 0), min(end - i * units, units)
+        if first >= last:
+            continue
+        p_low, p_high = (first, last) if by_panel else (0, P)
+        m_low, m_high = (0, M) if by_panel else (first * step, min(last * step, M))
+        a_at, rows_at = index[i] * M * stride, index[2 * count + i] * M
         if b_zero:
-            row_sums(a, a_at, stride, row_starts)
-            for m in range(M):
+            row_sums(a, a_at, stride, m_low, m_high, row_starts)
+            for m in range(m_low, m_high):
                 row_starts[m] = np.int32(starts[rows_at + m] - b_zero * row_starts[m])
-        for top in range(0, M, block):
-            bottom = min(M, top + block)
-            for q in range(P):
-                n, at = q * L, (index[1, i] * P + q) * size
-                factor_at = columns_at + (index[3, i] * P + q) * L
-                if gathers:
-                    p.pack_panel(b, index[1, i] * matrix, base, far, run, start, n, N, flip, stage, panel, 0, L)
-                    at = 0
-                if a_zero:
-                    panel_sums(panel, K, sign, sums)
-                    for l in range(L):
-                        sums[l] = np.int32(starts[factor_at + l] - a_zero * sums[l])
-                whole = n + L <= N
-                for m in range(top, bottom, step):
+        for leader in range(p_low, p_high, group):
+            if gathers:
+                at, origin = leader * L, index[count + i] * matrix
+                p.pack_panel(b, origin, base, far, run, start, at, N, flip, stage, panel, 0, L)
+            if a_zero:
+                panel_sums(panel, K, sign, sums)
+                factor_at = columns_at + (index[3 * count + i] * P + leader) * L
+                for l in range(L):
+                    sums[l] = np.int32(starts[factor_at + l] - a_zero * sums[l])
+            for m in range(m_low, m_high, step):
+                for q in range(leader, min(leader + group, p_high)):
+                    n, at = q * L, 0 if gathers else (index[count + i] * P + q) * size
+                    factor_at = columns_at + (index[3 * count + i] * P + q) * L
+                    whole = n + L <= N
                     to, pitch = ((i * M + m) * N + n, N) if whole else (0, L)
                     byte_tile(  # type: ignore[call-arg]
-                        M == 1, a, a_at + m * stride, stride, bottom - 1 - m, panel, at, length,
+                        M == 1, a, a_at + m * stride, stride, m_high - 1 - m, panel, at, length,
                         row_starts if b_zero else starts, m if b_zero else rows_at + m,
                         sums if a_zero else starts, 0 if a_zero else factor_at,
                         factors, rows_at + m, factor_at, by_row, zero, low, high, out if whole else spare, to, pitch,
                     )  # fmt: skip
                     if not whole:
-                        for r in range(min(step, bottom - m)):
+                        for r in range(min(step, m_high - m)):
                             for l in range(N - n):
                                 out[(i * M + m + r) * N + n + l] = spare[r * L + l]
 
@@ -91,9 +112,9 @@ def panel_sums(panel, K, sign, sums):
 
 
 @jit
-def row_sums(a, at, stride, out):
-    """out[m] = sum of row m of a flat [M,stride] of bytes at `at`"""
-    for m in range(len(out)):
+def row_sums(a, at, stride, low, high, out):
+    """out[m] = sum of row m of a flat [M,stride] of bytes at `at`, for low <= m < high"""
+    for m in range(low, high):
         total = np.int32(0)
         row = a[at + m * stride : at + (m + 1) * stride]
         for k in range(stride):
@@ -129,7 +150,7 @@ def words_of(a: Array) -> Array:
     """A flat, in rows of whole words, zeros at the end."""
     K = a.shape[-1]
     if K % 4 == 0:
-        return plain(a).reshape(-1)
+        return flat(a)
     data = np.zeros((*a.shape[:-1], K + -K % 4), a.dtype)
     data[..., :K] = a
     return data.reshape(-1)
@@ -194,8 +215,18 @@ def uniform(zero_point: Array) -> int | None:
     return int(first[0]) if first.size and (zero_point == first).all() else None
 
 
-def arrange(left: Left, right: Right, za: int, zb: int, finish: Finish, batch: Ints) -> tuple[object, ...]:
-    """Everything that byte_product takes after a, b and out."""
+@dataclass(frozen=True)
+class Arranged:
+    """Everything that byte_product takes after a, b and out, and how long it takes on one thread."""
+
+    plan: Array
+    starts: Array
+    factors: Array
+    work_ns: float
+
+
+def arrange(left: Left, right: Right, za: int, zb: int, finish: Finish, batch: Ints) -> Arranged:
+    """The product in numbers."""
     L, step = shape_of_tile()
     (M, K), N, rank = left.shape[-2:], right.shape[-1], len(batch) + 2
     za, zb = za - left.shift, zb - right.shift
@@ -213,14 +244,20 @@ def arrange(left: Left, right: Right, za: int, zb: int, finish: Finish, batch: I
     stacks = (left.shape[:-2], right.shape[:-2], row_start.shape[:-1], column_start.shape[:-1])
     source = right.rows or NO_ROWS
     words = (K + 3) // 4
-    block = M if right.rows else max(step, MOST_ROWS // (4 * words) // step * step)
-    return (
-        np.stack([p.batch_index(stack, batch) for stack in stacks]), M, K, block, step, words, right.rows is not None,
-        source.matrix, source.base, source.far, source.run, source.start, np.uint8(right.flip),
-        np.int32(0 if left.signed else 128), za if right.sums is None else 0, zb if left.sums is None else 0,
-        np.concatenate([row_start, column_start], None), np.concatenate([row_factor, column_factor], None),
-        row_start.size, not of_column, *map(np.int32, finish.limits), N, L,
+    group = 1 if right.rows else max(1, NEAR // (4 * words * L))
+    count = math.prod(batch)
+    head = (
+        M, K, N, L, step, group, words, right.rows is not None, source.matrix, source.far, source.run, right.flip,
+        0 if left.signed else 128, za if right.sums is None else 0, zb if left.sums is None else 0,
+        row_start.size, not of_column, *finish.limits, count, len(source.base),
     )  # fmt: skip
+    index = (p.batch_index(stack, batch) for stack in stacks)
+    return Arranged(
+        np.concatenate([np.array(head, np.int64), *index, source.base, source.start]),
+        np.concatenate([row_start, column_start], None),
+        np.concatenate([row_factor, column_factor], None),
+        count * M * N * K * cost(),
+    )
 
 
 def _together(start: Array, factor: Array, count: int, more: int) -> tuple[Array, Array]:
@@ -238,13 +275,19 @@ def shape_of_tile() -> tuple[int, int]:
     return lanes(codegen), rows(codegen)
 
 
-def flat(x: Array) -> Array:
-    """Bytes without their sign, sums as they are."""
-    return x.reshape(-1) if x.itemsize == 4 else x.reshape(-1).view(np.uint8)
+@lru_cache(maxsize=1)
+def cost() -> float:
+    """Nanoseconds of a product of two bytes, about."""
+    return COSTS[level_of(target_features(host_codegen()))]
 
 
-def signless(b: Array) -> Array:
-    return plain(b).reshape(-1).view(np.uint8)
+def signless(x: Array) -> Array:
+    """x in one dimension, bytes without their sign, sums as they are."""
+    return flat(x).view(np.uint8) if x.dtype.char == "b" else flat(x)
+
+
+def multiply(a: Array, b: Array, out: Array, made: Arranged) -> None:
+    spread(made.work_ns, byte_product, a, b, signless(out), made.plan, made.starts, made.factors)
 
 
 @dataclass(frozen=True)
@@ -257,20 +300,20 @@ class Product:
     b: Array | None = None
 
     def __call__(
-        self, a: Array, b: Array, za: Array, zb: Array, finish: Finish, out: Array, made: tuple[object, ...] = ()
+        self, a: Array, b: Array, za: Array, zb: Array, finish: Finish, out: Array, made: Arranged | None = None
     ) -> None:
         """The tiles; a zero point that varies along rows or columns is corrected afterwards, in int32."""
         x, y = words_of(a) if self.a is None else self.a, signless(b) if self.b is None else self.b
-        if made:
-            byte_product(x, y, flat(out), *made)
+        if made is not None:
+            multiply(x, y, out, made)
             return
         one, other, batch = uniform(za), uniform(zb), out.shape[:-2]
         if one is not None and other is not None:
-            byte_product(x, y, flat(out), *arrange(self.left, self.right, one, other, finish, batch))
+            multiply(x, y, out, arrange(self.left, self.right, one, other, finish, batch))
             return
         acc = np.empty(out.shape, np.int32)
         zeros = self.left.shift, self.right.shift
-        byte_product(x, y, flat(acc), *arrange(self.left, self.right, *zeros, SUMS, batch))
+        multiply(x, y, acc, arrange(self.left, self.right, *zeros, SUMS, batch))
         self.correct(x, y, za, zb, acc)
         if finish is SUMS:
             out[...] = acc
@@ -287,12 +330,12 @@ class Product:
         rows_, columns = self.left.sums, self.right.sums
         if rows_ is None:
             rows_ = np.empty(self.left.shape[:-1], np.int32)
-            row_sums(x, 0, K + -K % 4, rows_.reshape(-1))
+            row_sums(x, 0, K + -K % 4, 0, rows_.size, rows_.reshape(-1))
         if columns is None:
             ones = Left((1, K), self.left.signed)
             columns = np.empty((*self.right.shape[:-2], 1, self.right.shape[-1]), np.int32)
             made = arrange(ones, self.right, 0, self.right.shift, SUMS, columns.shape[:-2])
-            byte_product(words_of(np.ones((1, K), x.dtype)), y, flat(columns), *made)
+            multiply(words_of(np.ones((1, K), x.dtype)), y, columns, made)
             columns = columns[..., 0, :]
         acc -= row_zero * (columns[..., None, :] - np.int32(K) * column_zero)
         acc -= column_zero * rows_[..., None]
@@ -371,12 +414,12 @@ def bound_product(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) -
 
 def settled(
     product: Product, constants: Mapping[int, Array], needed: Sequence[int], finish: Finish, batch: Ints
-) -> tuple[object, ...]:
-    """The whole arrangement where no run-time input changes it; empty where one may."""
+) -> Arranged | None:
+    """The whole arrangement where no run-time input changes it; None where one may."""
     if any(n not in constants for n in needed):
-        return ()
+        return None
     za, zb = uniform(constants[2]), uniform(constants[3])
-    return () if za is None or zb is None else arrange(product.left, product.right, za, zb, finish, batch)
+    return None if za is None or zb is None else arrange(product.left, product.right, za, zb, finish, batch)
 
 
 def bind_integer(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) -> Call:
@@ -386,9 +429,13 @@ def bind_integer(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) ->
         return gemm_integer
     batch = np.broadcast_shapes(specs[0].shape[:-2], specs[1].shape[:-2])
     made = settled(product, constants, (2, 3), SUMS, batch)
+    ready = product.b if product.a is None else None
 
     def call(a: Array, b: Array, a_zero_point: Array, b_zero_point: Array, out: Array) -> None:
-        product(a, b, a_zero_point, b_zero_point, SUMS, out, made)
+        if made is not None and ready is not None:
+            multiply(words_of(a), ready, out, made)
+        else:
+            product(a, b, a_zero_point, b_zero_point, SUMS, out, made)
 
     return call
 
@@ -399,80 +446,19 @@ def bind_requantize(constants: Mapping[int, Array], specs: Sequence[TensorSpec])
     if product is None:
         return gemm_requantize
     batch = np.broadcast_shapes(specs[0].shape[:-2], specs[1].shape[:-2])
-    kept: list[tuple[object, ...]] = []
+    kept: list[Arranged | None] = []
+    ready = product.b if product.a is None else None
 
     def call(a, b, a_zero_point, b_zero_point, bias, multiplier, zero_point, out, to, low, high, *_):
-        finish = finish_of(bias, multiplier, zero_point, low, high) if not kept or not kept[0] else SUMS
+        if kept and kept[0] is not None:
+            if ready is not None:
+                multiply(words_of(a), ready, out, kept[0])
+                return
+            product(a, b, a_zero_point, b_zero_point, SUMS, out, kept[0])
+            return
+        finish = finish_of(bias, multiplier, zero_point, low, high)
         if not kept:
             kept.append(settled(product, constants, range(2, 7), finish, batch))
         product(a, b, a_zero_point, b_zero_point, finish, out, kept[0])
-
-    return call
-
-
-# ---- windows
-
-
-def gemm_window(
-    a: Array,
-    x: Array,
-    a_zero_point: Array,
-    x_zero_point: Array,
-    bias: Array,
-    multiplier: Array,
-    zero_point: Array,
-    out: Array,
-    to: str,
-    low: int,
-    high: int,
-    zp_inside: object,
-    *geometry: Ints,
-) -> None:
-    """gemm_requantize of a and the columns of an image, which are never written; pads hold x_zero_point
-
-    Shapes: a [1,G,M/G,C/G*prod(kernel_shape)], x [N,C,*S]; out [N,G,M/G,prod(out_shape)]; the rest as gemm_requantize.
-    """
-    finish = finish_of(bias, multiplier, zero_point, low, high)
-    if not a.size or not x.size:
-        settle(np.broadcast_to(bias, out.shape), finish, out)
-        return
-    windowed(Left(a.shape, a.dtype == np.int8), words_of(a), x, a_zero_point, x_zero_point, finish, out, geometry)
-
-
-def windowed(
-    left: Left,
-    a: Array,
-    x: Array,
-    a_zero_point: Array,
-    x_zero_point: Array,
-    finish: Finish,
-    out: Array,
-    geometry: tuple[Ints, ...],
-    made: tuple[object, ...] = (),
-) -> None:
-    image, rows_ = p.image_rows(x, x_zero_point.item(), left.shape[1], *geometry)
-    if made:
-        byte_product(a, image, flat(out), *made)
-        return
-    shape = (x.shape[0], left.shape[1], left.shape[-1], out.shape[-1])
-    right = Right(shape, *flipped(x.dtype.name, left.signed), rows=rows_)
-    Product(left, right, a, image)(a, image, a_zero_point, x_zero_point, finish, out)
-
-
-def bind_window(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) -> Call:
-    """gemm_window where A never changes; where nothing but the image does, all is arranged beforehand."""
-    if 0 not in constants or not specs[0].size or not specs[1].size:
-        return gemm_window
-    left, data = settled_left(constants[0])
-    kept: list[tuple[object, ...]] = []
-
-    def call(a, x, a_zero_point, x_zero_point, bias, multiplier, zero_point, out, to, low, high, zp_inside, *geometry):
-        finish = finish_of(bias, multiplier, zero_point, low, high) if not kept or not kept[0] else SUMS
-        if not kept:
-            rows_ = p.image_rows(x, x_zero_point.item(), left.shape[1], *geometry)[1]
-            shape = (x.shape[0], left.shape[1], left.shape[-1], out.shape[-1])
-            right = Right(shape, *flipped(x.dtype.name, True), rows=rows_)
-            kept.append(settled(Product(left, right), constants, range(2, 7), finish, out.shape[:-2]))
-        windowed(left, data, x, a_zero_point, x_zero_point, finish, out, geometry, kept[0])
 
     return call

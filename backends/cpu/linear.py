@@ -2,43 +2,62 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from opgauge.reference_engine.types import Array, Kernel, TensorSpec
 
-from .compile import host_codegen, jit, plain
-from .integer import bind_integer, bind_requantize, bind_window, gemm_integer, gemm_requantize, gemm_window
+from .compile import flat, host_codegen, jit
+from .integer import bind_integer, bind_requantize, gemm_integer, gemm_requantize
+from .lastchannel import bind_rows, gemm_rows
 from .panels import aligned, batch_index, batch_size
-from .tile import float_tile, lanes, tile_rows
+from .threads import spread
+from .tile import FLOAT_ROWS, float_lanes, float_tile
+from .windows import bind_window, gemm_window
+
+FLOAT_COST = 0.02  # ns of a product
+NEAR = 2**19  # bytes of panels that stay near while rows of A pass
 
 
 @jit
-def float_product(a, a_batch, M, K, step, panels, b_batch, out, N, L):
-    """out[i] = a[a_batch[i]] @ b[b_batch[i]], b in panels of L columns
+def float_product(a, b, out, plan, part, parts):
+    """out[i] = a[a_of[i]] @ b[b_of[i]], b in panels of L columns; part `part` of `parts` of it
 
-    Shapes: flat a [*,M,K], panels [*,P,K,L], out [*,M,N]. Dtypes: as float_tile.
+    Shapes: flat a [*,M,K], panels b [*,P,K,L], out [*,M,N]; plan M, K, N, L, G, then a_of, then b_of: G panels are
+        passed over while the rows of A are near. Dtypes: as float_tile.
     """
-    P = (N + L - 1) // L
-    spare = np.empty(step * L, out.dtype)
-    for i in range(len(a_batch)):
-        for q in range(P):
-            n, at = q * L, (b_batch[i] * P + q) * K * L
-            for m in range(0, M, step):
-                row = (a_batch[i] * M + m) * K
-                if n + L <= N:
-                    float_tile(a, row, K, M - 1 - m, panels, at, K, out, (i * M + m) * N + n, N)  # type: ignore[call-arg]
-                    continue
-                float_tile(a, row, K, M - 1 - m, panels, at, K, spare, 0, L)  # type: ignore[call-arg]
-                for r in range(min(step, M - m)):
-                    for l in range(N - n):
-                        out[(i * M + m + r) * N + n + l] = spare[r * L + l]
+    M, K, N, L, G = plan[0], plan[1], plan[2], plan[3], plan[4]
+    count = (len(plan) - 5) // 2
+    P, T = (N + L - 1) // L, (M + FLOAT_ROWS - 1) // FLOAT_ROWS
+    spare = np.empty(FLOAT_ROWS * L, out.dtype)
+    by_panel = parts > T
+    units = P if by_panel else T
+    low, high = count * units * part // parts, count * units * (part + 1) // parts
+    for i in range(count):
+        first, last = max(low - i * units, 0), min(high - i * units, units)
+        p_low, p_high = (first, last) if by_panel else (0, P)
+        top, bottom = (0, M) if by_panel else (first * FLOAT_ROWS, min(last * FLOAT_ROWS, M))
+        for group in range(p_low, p_high, G):
+            for m in range(top, bottom, FLOAT_ROWS):
+                row, left = (plan[5 + i] * M + m) * K, M - 1 - m
+                for q in range(group, min(group + G, p_high)):
+                    n, at = q * L, (plan[5 + count + i] * P + q) * K * L
+                    if n + L <= N:
+                        to = (i * M + m) * N + n
+                        float_tile(M == 1, a, row, K, left, b, at, K, out, to, N)  # type: ignore[call-arg]
+                        continue
+                    float_tile(M == 1, a, row, K, left, b, at, K, spare, 0, L)  # type: ignore[call-arg]
+                    for r in range(min(FLOAT_ROWS, M - m)):
+                        for l in range(N - n):
+                            out[(i * M + m + r) * N + n + l] = spare[r * L + l]
 
 
 def float_panels(b: Array) -> Array:
     """b [*,K,N] as flat panels [*,P,K,L], zeros past N."""
-    L, (K, N) = lanes(host_codegen()), b.shape[-2:]
+    L, (K, N) = float_lanes(host_codegen(), b.itemsize), b.shape[-2:]
     count, P = batch_size(b), -(-N // L)
     flat = aligned(count * P * K * L, b.dtype.type)
     panels, stack = flat.reshape(count, P, K, L), b.reshape(count, K, N)
@@ -56,26 +75,29 @@ def gemm_float(a: Array, b: Array, out: Array) -> None:
     Shapes: a [*,M,K], b [*,K,N] -> out [*,M,N], batch dimensions broadcast.
     Dtypes: float32, float64; every step fused where the CPU fuses, so the bits do not depend on the shape.
     """
-    float_tiles(a, float_panels(b), b.shape, out)
+    spread(out.size * a.shape[-1] * FLOAT_COST, float_product, flat(a), float_panels(b), out.ravel(),
+           float_plan(a.shape, b.shape, out.itemsize))  # fmt: skip
 
 
-def float_tiles(a: Array, panels: Array, b_shape: tuple[int, ...], out: Array) -> None:
-    codegen, batch = host_codegen(), out.shape[:-2]
-    M, K = a.shape[-2:]
-    float_product(
-        plain(a).reshape(-1), batch_index(a.shape[:-2], batch), M, K, tile_rows(codegen, out.itemsize), panels,
-        batch_index(b_shape[:-2], batch), out.reshape(-1), b_shape[-1], lanes(codegen),
-    )  # fmt: skip
+@lru_cache(maxsize=256)
+def float_plan(a: tuple[int, ...], b: tuple[int, ...], itemsize: int) -> Array:
+    L, K = float_lanes(host_codegen(), itemsize), a[-1]
+    batch = np.broadcast_shapes(a[:-2], b[:-2])
+    near = max(1, NEAR // max(K * L * itemsize, 1))
+    head = (a[-2], K, b[-1], L, near)
+    return np.concatenate([np.array(head, np.int64), batch_index(a[:-2], batch), batch_index(b[:-2], batch)])
 
 
 def bind_float(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) -> Callable[..., None]:
     """gemm_float where B never changes."""
     if 1 not in constants:
         return gemm_float
-    panels, shape = float_panels(constants[1]), constants[1].shape
+    b = constants[1]
+    panels, plan = float_panels(b), float_plan(specs[0].shape, b.shape, b.itemsize)
+    work = math.prod(specs[0].shape) * b.shape[-1] * FLOAT_COST
 
     def call(a: Array, b: Array, out: Array) -> None:
-        float_tiles(a, panels, shape, out)
+        spread(work, float_product, flat(a), panels, out.ravel(), plan)
 
     return call
 
@@ -100,6 +122,7 @@ KERNELS = (
         for fn, call, bind in (
             ("requantize", gemm_requantize, bind_requantize),
             ("im2col_requantize", gemm_window, bind_window),
+            ("im2row_requantize", gemm_rows, bind_rows),
         )
         for a in BYTES
         for b in BYTES

@@ -15,7 +15,7 @@ import numpy as np
 from opgauge.reference_engine.types import Array
 
 from .compile import host_codegen, jit, plain
-from .tile import copy_lanes, interleave, interleave_runs, lanes
+from .tile import copy_every_second, copy_lanes, interleave, interleave_runs, lanes
 
 ALIGNMENT = 64
 STAGED = 64  # rows that are staged at once where a panel's lanes lie apart
@@ -195,18 +195,28 @@ def take_apart(x, row, width, stride, pad, count, pad_value, out, channels, L):
     Shapes: x flat [C,H,width], out flat [C,R,stride,count] and L bytes behind it.
     """
     R, height = len(row), x.size // (width * channels)
+    begins, ends = np.empty(stride, np.int64), np.empty(stride, np.int64)
+    for p in range(stride):
+        begins[p] = min(count, max(0, (pad - p + stride - 1) // stride))
+        ends[p] = max(begins[p], min(count, (width - 1 - p + pad) // stride + 1))
     to = 0
     for c in range(channels):
         for r in range(R):
+            if row[r] < 0:
+                out[to : to + stride * count] = pad_value
+                to += stride * count
+                continue
             first = (c * height + row[r]) * width - pad
             for p in range(stride):
-                begin = min(count, max(0, (pad - p + stride - 1) // stride)) if row[r] >= 0 else count
-                end = max(begin, min(count, (width - 1 - p + pad) // stride + 1))
+                begin, end = begins[p], ends[p]
                 for j in range(begin):
                     out[np.uint64(to + j)] = pad_value
                 if stride == 1 and first + end + L <= x.size:
                     for j in range(begin, end, L):  # what goes too far is overwritten by what follows
                         copy_lanes(x, first + j, out, to + j)  # type: ignore[call-arg]
+                elif stride == 2 and first + 2 * end + 4 * L <= x.size:
+                    for j in range(begin, end, L):
+                        copy_every_second(x, first + p + 2 * j, out, to + j)  # type: ignore[call-arg]
                 else:
                     for j in range(begin, end):
                         out[np.uint64(to + j)] = x[np.uint64(first + p + j * stride)]

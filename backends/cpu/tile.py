@@ -17,6 +17,8 @@ from .compile import fuses, target_features
 I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 F32 = ir.FloatType()
 VECTORS = 2
+FLOAT_ROWS = 6
+DEPTH_ROWS = 4
 UNROLL = 4  # partial sums of a single row: one chain would wait for itself
 # Sums of four byte products, or of two of int16, in one instruction: CPU feature, int32 lanes, LLVM's name.
 QUADS = (
@@ -46,55 +48,60 @@ def rows(codegen) -> int:
     return 8 if width(codegen) == 16 else 4
 
 
-def float_rows(codegen) -> int:
-    return 12 if width(codegen) == 16 else 6
+def float_lanes(codegen, itemsize: int) -> int:
+    """Columns of a float tile: a wide one waits less for its panel."""
+    return (4 if width(codegen) == 16 else VECTORS) * width(codegen) * 4 // itemsize
 
 
 # ---- floats
 
 
 @intrinsic
-def float_tile(typingctx, a, a_at, a_stride, last, panels, at, length, out, out_at, out_stride):
+def float_tile(typingctx, single, a, a_at, a_stride, last, panels, at, length, out, out_at, out_stride):
     """out[r,l] = sum_k a[r,k] * panel[k,l], k in sequence from 0, fused where the CPU fuses
 
     Shapes: flat arrays; a row r at a_at + r*a_stride, panel [length,L] at `at`, out row r at out_at + r*out_stride.
-        Rows after `last` repeat it. L = lanes(); float_rows() rows.
+        Rows after `last` repeat it. L = float_lanes(); FLOAT_ROWS rows, one where `single`.
     Dtypes: float32 or float64 all three.
     """
     index = types.intp
-    return types.void(a, index, index, index, panels, index, index, out, index, index), _emit_float_tile
+    signature = types.void(types.boolean, a, index, index, index, panels, index, index, out, index, index)
+    return signature, _emit_float_tile
 
 
 def _emit_float_tile(context, builder, signature, args):
-    data = {n: _data(context, builder, signature, args, n) for n in (0, 4, 7)}
-    a_at, a_stride, last, at, length, out_at, out_stride = (args[n] for n in (1, 2, 3, 5, 6, 8, 9))
+    with builder.if_else(cgutils.as_bool_bit(builder, args[0])) as (then, otherwise):
+        with then:
+            _emit_float_rows(context, builder, signature, args, 1)
+        with otherwise:
+            _emit_float_rows(context, builder, signature, args, FLOAT_ROWS)
+    return context.get_dummy_value()
+
+
+def _emit_float_rows(context, builder, signature, args, n_rows):
+    data = {n: _data(context, builder, signature, args, n) for n in (1, 5, 8)}
+    a_at, a_stride, last, at, length, out_at, out_stride = (args[n] for n in (2, 3, 4, 6, 7, 9, 10))
     codegen = context.codegen()
-    element = context.get_data_type(signature.args[0].dtype)
+    element = context.get_data_type(signature.args[1].dtype)
     size = context.get_abi_sizeof(element)
     vector = ir.VectorType(element, width(codegen) * 4 // size)
-    columns, n_rows = lanes(codegen), float_rows(codegen) * 4 // size
+    columns = float_lanes(codegen, size)
     count = columns // vector.count
     starts = [_row(builder, a_at, a_stride, r, last) for r in range(n_rows)]
     zero = ir.Constant(vector, None)
     accs = [[cgutils.alloca_once_value(builder, zero) for _ in range(count)] for _ in range(n_rows)]
     with cgutils.for_range(builder, length) as loop:
         place = builder.add(at, builder.mul(loop.index, at.type(columns)))
-        ws = [_load(builder, data[4], place, v * vector.count, vector, size) for v in range(count)]
+        ws = [_load(builder, data[5], place, v * vector.count, vector, size) for v in range(count)]
         for start, row_accs in zip(starts, accs, strict=True):
-            x = builder.load(builder.gep(data[0], [builder.add(start, loop.index)]))
+            x = builder.load(builder.gep(data[1], [builder.add(start, loop.index)]))
             x = _splat(builder, x, vector)
             for w, acc in zip(ws, row_accs, strict=True):
                 builder.store(_add_product(context, builder, x, w, builder.load(acc)), acc)
     for r, row_accs in enumerate(accs):
         start = _row(builder, out_at, out_stride, r, last)
         for v, acc in enumerate(row_accs):
-            _store(builder, builder.load(acc), data[7], start, v * vector.count, size)
-    return context.get_dummy_value()
-
-
-def tile_rows(codegen, itemsize: int) -> int:
-    """Rows of a float tile: a float64 takes twice the registers."""
-    return float_rows(codegen) * 4 // itemsize
+            _store(builder, builder.load(acc), data[8], start, v * vector.count, size)
 
 
 def _add_product(context, builder, x, w, acc):
@@ -151,6 +158,23 @@ def byte_tile(
     return signature, _emit_byte_tile
 
 
+@intrinsic
+def window_tile(
+    typingctx, single, a, rows, rows_from, last, panel, at, length, row_start, row_at, column_start, column_at, factors,
+    row_factor_at, factor_at, by_row, zero, low, high, out, out_at, out_stride, taps, count,
+):  # fmt: skip
+    """byte_tile where row r of A is what lies at rows[rows_from + r] + taps[t], length*4 bytes for each t < count
+
+    Shapes: panel [count,length,L,4]; the rest as byte_tile.
+    """
+    index, word = types.intp, types.int32
+    signature = types.void(
+        types.boolean, a, rows, index, index, panel, index, index, row_start, index, column_start, index,
+        factors, index, index, types.boolean, word, word, word, out, index, index, taps, index,
+    )  # fmt: skip
+    return signature, _emit_byte_tile
+
+
 def _emit_byte_tile(context, builder, signature, args):
     single = cgutils.as_bool_bit(builder, args[0])
     with builder.if_else(single) as (then, otherwise):
@@ -164,18 +188,17 @@ def _emit_byte_tile(context, builder, signature, args):
 def _emit_byte_rows(context, builder, signature, args, n_rows, unroll):
     codegen = context.codegen()
     arrays = {n: _data(context, builder, signature, args, n) for n in (1, 5, 8, 10, 12, 19)}
-    a_at, a_stride, last, at, length = (args[n] for n in (2, 3, 4, 6, 7))
+    last, at, length = (args[n] for n in (4, 6, 7))
     count, columns = width(codegen), lanes(codegen)
     vector = ir.VectorType(I32, count)
     prepare, step = _quad_step(codegen, signature.args[1].dtype.signed)
-    starts = [_row(builder, a_at, a_stride, r, last) for r in range(n_rows)]
     zero = ir.Constant(vector, None)
     accs = [
         [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(n_rows)]
         for _ in range(unroll)
     ]
 
-    def steps(k, group):
+    def steps(starts, at, k, group):
         place = builder.add(at, builder.mul(k, k.type(4 * columns)))
         ws = [_load(builder, arrays[5], place, 4 * count * v, vector, 4) for v in range(VECTORS)]
         ws = [prepare(builder, w, False) for w in ws]
@@ -186,24 +209,98 @@ def _emit_byte_rows(context, builder, signature, args, n_rows, unroll):
             for w, acc in zip(ws, row_accs, strict=True):
                 builder.store(step(builder, builder.load(acc), x, w), acc)
 
-    if unroll > 1:
+    def whole_rows(starts, at):
         blocks = builder.sdiv(length, length.type(unroll))
         with cgutils.for_range(builder, blocks) as loop:
             first = builder.mul(loop.index, length.type(unroll))
             for u in range(unroll):
-                steps(builder.add(first, first.type(u)), accs[u])
-        done = builder.mul(blocks, length.type(unroll))
-        with cgutils.for_range(builder, builder.sub(length, done)) as loop:
-            steps(builder.add(done, loop.index), accs[0])
+                steps(starts, at, builder.add(first, first.type(u)), accs[u])
+        if unroll > 1:
+            done = builder.mul(blocks, length.type(unroll))
+            with cgutils.for_range(builder, builder.sub(length, done)) as loop:
+                steps(starts, at, builder.add(done, loop.index), accs[0])
+
+    if len(args) > 22:
+        table, taps = (_data(context, builder, signature, args, n) for n in (2, 22))
+        places = [_row(builder, args[3], last.type(1), r, last) for r in range(n_rows)]
+        rows_at = [builder.load(builder.gep(table, [place])) for place in places]
+        with cgutils.for_range(builder, args[23]) as loop:
+            tap = builder.load(builder.gep(taps, [loop.index]))
+            jump = builder.mul(builder.mul(loop.index, length), length.type(4 * columns))
+            whole_rows([builder.add(row, tap) for row in rows_at], builder.add(at, jump))
     else:
-        with cgutils.for_range(builder, length) as loop:
-            steps(loop.index, accs[0])
+        whole_rows([_row(builder, args[2], args[3], r, last) for r in range(n_rows)], at)
     _emit_byte_results(builder, signature, args, arrays, accs, vector)
+
+
+def _depth_tile(by_lane):
+    """acc[r,l] = starts + sum_t x[rows[rows_from + r] + origin + taps[t] + l] * w[t]: taps in quads, lanes along x
+
+    Weights are int8 [length,L,4] where `by_lane`, else [length,4]; x is of uint8, each byte ^ flip.
+    """
+
+    def tile(
+        typingctx, single, x, rows, rows_from, last, weights, at, length, row_start, row_at, column_start, column_at,
+        factors, row_factor_at, factor_at, by_row, zero, low, high, out, out_at, out_stride, taps, origin, flip,
+    ):  # fmt: skip
+        index, word = types.intp, types.int32
+        signature = types.void(
+            types.boolean, x, rows, index, index, weights, index, index, row_start, index, column_start, index,
+            factors, index, index, types.boolean, word, word, word, out, index, index, taps, index, types.uint8,
+        )  # fmt: skip
+
+        def emit(context, builder, signature, args):
+            with builder.if_else(cgutils.as_bool_bit(builder, args[0])) as (then, otherwise):
+                with then:
+                    _emit_depth_rows(context, builder, signature, args, 1, by_lane)
+                with otherwise:
+                    _emit_depth_rows(context, builder, signature, args, DEPTH_ROWS, by_lane)
+            return context.get_dummy_value()
+
+        return signature, emit
+
+    return intrinsic(tile)
+
+
+def _emit_depth_rows(context, builder, signature, args, n_rows, by_lane):
+    codegen = context.codegen()
+    arrays = {n: _data(context, builder, signature, args, n) for n in (1, 2, 5, 8, 10, 12, 19, 22)}
+    last, at, length, origin, flip = (args[n] for n in (4, 6, 7, 23, 24))
+    count, columns = width(codegen), lanes(codegen)
+    vector, row, wide = ir.VectorType(I32, count), ir.VectorType(I8, columns), ir.VectorType(I16, columns)
+    eight, zipped = ir.Constant(wide, [8] * columns), _mask([v for l in range(columns) for v in (l, columns + l)])
+    prepare, step = _quad_step(codegen, False)
+    flips = _splat(builder, builder.mul(builder.zext(flip, I32), I32(0x01010101)), vector)
+    zero = ir.Constant(vector, None)
+    accs = [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(n_rows)]
+    places = [_row(builder, args[3], last.type(1), r, last) for r in range(n_rows)]
+    starts = [builder.add(builder.load(builder.gep(arrays[2], [place])), origin) for place in places]
+    with cgutils.for_range(builder, length) as loop:
+        first = builder.mul(loop.index, length.type(4))
+        if by_lane:
+            place = builder.add(at, builder.mul(first, first.type(columns)))
+            ws = [_load(builder, arrays[5], place, 4 * count * v, vector, 4) for v in range(VECTORS)]
+        else:
+            word = builder.gep(arrays[5], [builder.add(at, first)])
+            ws = [_splat(builder, builder.load(builder.bitcast(word, I32.as_pointer()), align=1), vector)] * VECTORS
+        ws = [prepare(builder, w, False) for w in ws]
+        jumps = [builder.load(builder.gep(arrays[22], [builder.add(first, first.type(j))])) for j in range(4)]
+        for start, row_accs in zip(starts, accs, strict=True):
+            four = [
+                builder.zext(_load(builder, arrays[1], builder.add(start, jump), 0, row, 1), wide) for jump in jumps
+            ]
+            pairs = [builder.or_(four[j], builder.shl(four[j + 1], eight)) for j in (0, 2)]
+            quads = builder.bitcast(builder.shuffle_vector(*pairs, zipped), ir.VectorType(I32, columns))
+            for v, (w, acc) in enumerate(zip(ws, row_accs, strict=True)):
+                part = _mask(list(range(v * count, (v + 1) * count)))
+                x = builder.xor(builder.shuffle_vector(quads, quads, part), flips)
+                builder.store(step(builder, builder.load(acc), prepare(builder, x, True), w), acc)
+    _emit_byte_results(builder, signature, args, arrays, [accs], vector)
 
 
 def _emit_byte_results(builder, signature, args, arrays, accs, vector):
     last, row_at, column_at, row_factor_at, factor_at = (args[n] for n in (4, 9, 11, 13, 14))
-    by_row, (out_at, out_stride) = cgutils.as_bool_bit(builder, args[15]), args[20:]
+    by_row, (out_at, out_stride) = cgutils.as_bool_bit(builder, args[15]), args[20:22]
     one, count = row_at.type(1), vector.count
     requantized = signature.args[19].dtype.bitwidth == 8
     columns = [_load(builder, arrays[10], column_at, v * count, vector, 4) for v in range(VECTORS)]
@@ -276,6 +373,9 @@ def _pair_product(builder, name, result, x, w):
     return builder.add(*parts)
 
 
+depth_tile_by_lane, depth_tile_by_row = _depth_tile(True), _depth_tile(False)
+
+
 # ---- panels
 
 
@@ -341,6 +441,21 @@ def copy_lanes(typingctx, source, at, target, to):
         data, made = (_data(context, builder, signature, args, n) for n in (0, 2))
         row = ir.VectorType(I8, lanes(context.codegen()))
         _store(builder, _load(builder, data, args[1], 0, row, 1), made, args[3], 0, 1)
+        return context.get_dummy_value()
+
+    return types.void(source, index, target, index), emit
+
+
+@intrinsic
+def copy_every_second(typingctx, source, at, target, to):
+    """target[to + l] = source[at + 2 l] for L bytes"""
+    index = types.intp
+
+    def emit(context, builder, signature, args):
+        data, made = (_data(context, builder, signature, args, n) for n in (0, 2))
+        columns = lanes(context.codegen())
+        row = _load(builder, data, args[1], 0, ir.VectorType(I8, 2 * columns), 1)
+        _store(builder, builder.shuffle_vector(row, row, _mask(list(range(0, 2 * columns, 2)))), made, args[3], 0, 1)
         return context.get_dummy_value()
 
     return types.void(source, index, target, index), emit

@@ -260,12 +260,32 @@ def gemm_im2col_requantize(
     gemm_requantize(build, a, operand, *points, out, to, low, high)
 
 
+def gemm_im2row_requantize(
+    build: Builder, a: Tensor, x: Tensor, az: Tensor, xz: Tensor, bias: Tensor, multiplier: Tensor, zero_point: Tensor,
+    out: Tensor, to: str, low: int, high: int, zp_inside: object, *geometry: tuple[int, ...],
+) -> None:  # fmt: skip
+    """gemm_im2col_requantize with channels last: x [N,*S,C] -> out [N,L,M]; layouts are changed on the way."""
+    n, *spatial, c = x.shape
+    first = build.temporary((n, c, *spatial), x.dtype)
+    movement.transpose(build, x, first, (0, len(spatial) + 1, *range(1, len(spatial) + 1)))
+    made = build.temporary((n, *a.shape[1:3], out.shape[1]), out.dtype)
+    gemm_im2col_requantize(
+        build, a, first, az, xz, bias, multiplier, zero_point, made, to, low, high, zp_inside, *geometry
+    )
+    rows = replace(made, spec=TensorSpec((n, out.shape[2], out.shape[1]), out.dtype))
+    movement.transpose(build, rows, out, (0, 2, 1))
+
+
 KERNELS = (
     *(Kernel("Gemm", "", (d, d, d), gemm_float) for d in pointwise.FLOATS),
     *(Kernel("Gemm", "", (a, b, a, b, "int32"), gemm_integer) for a in BYTES for b in BYTES),
     *(
         Kernel("Gemm", fn, (a, b, a, b, "int32", "float32", y, y), call)
-        for fn, call in (("requantize", gemm_requantize), ("im2col_requantize", gemm_im2col_requantize))
+        for fn, call in (
+            ("requantize", gemm_requantize),
+            ("im2col_requantize", gemm_im2col_requantize),
+            ("im2row_requantize", gemm_im2row_requantize),
+        )
         for a in BYTES
         for b in BYTES
         for y in BYTES

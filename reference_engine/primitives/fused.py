@@ -16,13 +16,16 @@ from .movement import exact_im2col, infer_im2col
 from .pointwise import exact_elementwise
 from .pointwise.conversion import exact_requantize
 
+WINDOWS = ("im2col_requantize", "im2row_requantize")  # images with channels first and last
 GEOMETRY = ("kernel_shape", "strides", "dilations", "pads", "out_shape")
 
 
 def infer_gemm(a: TensorSpec, b: TensorSpec, *others: TensorSpec, fn: str = "", **attrs: Any) -> TensorSpec:
     if not fn:
         return linear.infer_gemm(a, b, *others, **attrs)
-    if fn == "im2col_requantize":
+    if fn in WINDOWS:
+        if fn == "im2row_requantize":
+            b = TensorSpec((b.shape[0], b.shape[-1], *b.shape[1:-1]), b.dtype)
         columns = infer_im2col(b, others[1], **{key: attrs[key] for key in GEOMETRY})
         b = TensorSpec(_columns(a.shape, columns.shape), b.dtype)
     acc = linear.infer_gemm(a, b, *others[:2])
@@ -35,7 +38,10 @@ def infer_gemm(a: TensorSpec, b: TensorSpec, *others: TensorSpec, fn: str = "", 
     require_dtype(others[4], (attrs["to"],), f"Gemm.{fn}: zero_point")
     require_shape(others[4].shape == (), f"Gemm.{fn}: zero_point {others[4]} must be one value")
     require_dtype(TensorSpec((), attrs["to"]), linear.BYTES, f"Gemm.{fn}: to")
-    return TensorSpec(acc.shape, attrs["to"])
+    shape = acc.shape
+    if fn == "im2row_requantize":
+        shape = (shape[0], shape[3], shape[1] * shape[2])
+    return TensorSpec(shape, attrs["to"])
 
 
 def _columns(a: tuple[int, ...], columns: tuple[int, ...]) -> tuple[int, ...]:
@@ -72,11 +78,14 @@ def exact_requantized(
     """y = min(max(saturate(round((acc + bias) * multiplier) + zero_point), low), high), acc the sums of exact_gemm
 
     Shapes: A, B and zero points as exact_gemm; bias and multiplier [], [*,M,1] or [*,1,N]; zero_point []. For
-        im2col_requantize A [1,G,M/G,K] and an image B [N,C,*S], whose columns [N,G,K,L] hold b_zero_point in the pads.
+        im2col_requantize A [1,G,M/G,K] and an image B [N,C,*S], whose columns [N,G,K,L] hold b_zero_point in the pads;
+        for im2row_requantize an image B [N,*S,C] and the result [N,L,M].
     Dtypes: bytes; bias int32, multiplier float32 -> int8 or uint8.
     Source: composed of Im2col, Gemm, Elementwise.add, Requantize, Elementwise.max and min.
     """
-    if fn == "im2col_requantize":
+    if fn == "im2row_requantize":
+        b = r.move(b, lambda part: np.moveaxis(part, -1, 1))
+    if fn in WINDOWS:
         columns = exact_im2col(b, b_zero_point, **geometry)
         b = _reshaped(columns, _columns(a.shape, columns.shape))
     acc = linear.exact_gemm(a, b, a_zero_point, b_zero_point, policy=policy)
@@ -93,7 +102,11 @@ def exact_requantized(
     for word, bound in (("max", low), ("min", high)):
         limit = r.leaf(np.full(blocks, bound, dt.numpy_dtype(to)), to)
         y = y if bound in dt.limits(to) else exact_elementwise(y, limit, fn=word, policy=policy)
-    return _reshaped(y, shape)
+    y = _reshaped(y, shape)
+    if fn == "im2row_requantize":
+        n, groups, m, length = shape
+        y = r.move(y, lambda part: part.reshape(n, groups * m, length).swapaxes(1, 2))
+    return y
 
 
 def _reshaped(x: Real, shape: tuple[int, ...]) -> Real:
@@ -108,6 +121,6 @@ REQUANTIZE = ("to", "low", "high", "zp_inside")
 ATTRS: dict[str, tuple[str, ...]] = {
     "": (),
     "requantize": REQUANTIZE,
-    "im2col_requantize": (*REQUANTIZE, *GEOMETRY),
+    **dict.fromkeys(WINDOWS, (*REQUANTIZE, *GEOMETRY)),
 }
 PRIMITIVES: dict[str, Any] = {"Gemm": PrimitiveDef(infer_gemm, exact_gemm, ATTRS)}

@@ -8,18 +8,21 @@ import numpy as np
 
 from .. import dtypes as dt
 from ..types import Graph, Node
-from .rewrite import Draft, Index, constant_view, repeating, through, uniform
+from .rewrite import Draft, Index, constant_view, is_move, repeating, through, uniform
 
 BYTES = ("int8", "uint8")
-FUSED = ("Gemm.requantize", "Gemm.im2col_requantize")
+FUSED = ("Gemm.requantize", "Gemm.im2col_requantize", "Gemm.im2row_requantize")
 Ints = tuple[int, ...]
 
 
 def requantize_into_gemm(graph: Graph, at: Index, node: Node, draft: Draft) -> str | None:
     """Requantize(A @ B + b), and max or min of it with a constant, in one kernel: no int32 tensor is written.
 
-    Where B are the columns of an image the kernel reads the image, and no columns are written either.
+    Where B are the columns of an image the kernel reads the image, and no columns are written either; between two
+    transposes it reads and writes the layout outside of them.
     """
+    if is_move(node, "transpose"):
+        return _channels_last(graph, at, node, draft)
     if node.primitive == "Requantize":
         return _requantized(graph, at, node, draft)
     return _clamped(graph, at, node, draft) if node.primitive == "Elementwise" else None
@@ -143,6 +146,55 @@ def _clamped(graph: Graph, at: Index, node: Node, draft: Draft) -> str | None:
         made = draft("Gemm", *gemm.inputs, fn=gemm.fn, **{**gemm.attrs, **limits})
         return draft.reshape(made, graph.specs[node.output].shape)
     return None
+
+
+def _channels_last(graph: Graph, at: Index, node: Node, draft: Draft) -> str | None:
+    """A quantized convolution between two transposes reads and writes the layout that lies outside of them."""
+    if not is_move(node, "transpose") or node.attrs["perm"] != (0, *range(2, len(node.attrs["perm"])), 1):
+        return None
+    name, private = through(at, node.inputs[0])
+    gemm = at.producer.get(name)
+    if gemm is None or gemm.kind not in FUSED[:2] or not private:
+        return None
+    if not at.private(node.inputs[0]) or not at.private(name):
+        return None
+    image, _ = through(at, gemm.inputs[1])
+    before, shape = at.producer.get(image), graph.specs[node.inputs[0]].shape
+    if before is None or not is_move(before, "transpose"):
+        return None
+    axes = len(before.attrs["perm"])
+    if before.attrs["perm"] != (0, axes - 1, *range(1, axes - 1)):
+        return None
+    if gemm.kind == "Gemm.requantize":
+        made = _pixels(graph, at, gemm, before, shape, draft)
+        return None if made is None else draft.reshape(made, graph.specs[node.output].shape)
+    n, groups, m = graph.specs[name].shape[:3]
+    if image != gemm.inputs[1] or shape[:2] != (n, groups * m):
+        return None
+    inputs = (gemm.inputs[0], before.inputs[0], *gemm.inputs[2:])
+    made = draft("Gemm", *inputs, fn="im2row_requantize", **gemm.attrs)
+    return draft.reshape(made, graph.specs[node.output].shape)
+
+
+def _pixels(graph: Graph, at: Index, gemm: Node, before: Node, shape: Ints, draft: Draft) -> str | None:
+    """A 1x1 convolution: pixels by channels times the transposed weights, (A B)' = B' A'."""
+    weights = constant_view(graph, at, gemm.inputs[0])
+    product, b = graph.specs[gemm.output].shape, graph.specs[gemm.inputs[1]].shape
+    n, *_, c = graph.specs[before.inputs[0]].shape
+    if weights is None or len(product) != 4 or product[1] != 1 or b != (n, 1, c, product[-1]):
+        return None
+    if weights.shape[:2] != (1, 1) or shape[:2] != (n, product[2]):
+        return None
+    turned = []
+    for name in (*gemm.inputs[2:6],):
+        size = graph.specs[name].shape
+        turned.append(name if len(size) < 2 else draft.reshape(name, (*size[:-2], size[-1], size[-2])))
+        if len(size) >= 2 and 1 not in size[-2:]:
+            return None
+    rows = draft.reshape(before.inputs[0], (n, 1, product[-1], c))
+    flipped = draft.constant(np.ascontiguousarray(weights.swapaxes(-1, -2)))
+    a_zero, b_zero, bias, factor = turned
+    return draft("Gemm", rows, flipped, b_zero, a_zero, bias, factor, gemm.inputs[6], fn=gemm.fn, **gemm.attrs)
 
 
 def _image(graph: Graph, at: Index, gemm: Node) -> Node | None:
