@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import typer.main
@@ -67,7 +68,7 @@ def _command(name: str, command: Any) -> str:
         default = each.default() if callable(each.default) else each.default
         shown = "" if default in (None, "", [], (), False) else f"`{default}`"
         rows.append([f"`{words}`", getattr(each, "help", "") or "", shown])
-    said = inspect.cleandoc(command.help or "")
+    said = re.sub(r"^\x08\n((?:.+\n?)+)", r"```sh\n\1\n```\n", inspect.cleandoc(command.help or ""), flags=re.MULTILINE)
     return "\n\n".join([f"## {name}", said, table(["option", "meaning", "default"], rows) if rows else ""]).rstrip()
 
 

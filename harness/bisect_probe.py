@@ -9,17 +9,14 @@ import contextlib
 import json
 import multiprocessing
 import os
-import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opgauge.backends import resolve
-from opgauge.reference_engine import lower
 from opgauge.reference_engine.errors import CaseError, OpgaugeError
-from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.types import (
     FINDINGS,
     MISBEHAVIOUR,
@@ -30,12 +27,14 @@ from opgauge.reference_engine.types import (
     Status,
 )
 
-from . import check, isolation, models, repro
+from . import isolation
 from . import run as supervisor
 from .client import Client
-from .graph_diff import grapher
 from .model_jobs import Job
 from .run import Settings, Task
+
+if TYPE_CHECKING:  # the command line must start without the engine
+    from . import check
 
 VERDICT, CRASH, BITS, COUNT, LATENCY = "verdict", "crash", "bits", "count", "latency"
 WHATS = (VERDICT, CRASH, BITS, COUNT, LATENCY)
@@ -77,6 +76,8 @@ def is_saved_case(text: str) -> bool:
 
 def loaded(subject: Subject) -> check.Subject:
     """The model and its inputs. Raises: CaseError, ModelError."""
+    from . import check, models, repro
+
     if subject.case.endswith(".onnx") and not is_saved_case(subject.case):
         if not Path(subject.case).is_file():
             raise CaseError(f"there is no file {subject.case}")
@@ -100,6 +101,11 @@ class Case:
 
 def answer(case: Case, what: str, client: Client) -> Answer:
     """Raises: CaseError where the case itself is at fault, ModelError."""
+    from opgauge.reference_engine.evaluate import evaluate
+    from opgauge.reference_engine.lower import lower
+
+    from . import check, repro
+
     if what.partition(":")[0] == COUNT:
         return _counted(case.subject, what.partition(":")[2], client)
     client.submit(case.subject.case, case.subject.model, case.subject.inputs)
@@ -112,7 +118,7 @@ def answer(case: Case, what: str, client: Client) -> Answer:
     if what == CRASH:
         return Answer(str(status) if status in MISBEHAVIOUR else "no crash", message)
     if status is Status.PASS:
-        graph = lower.lower(case.subject.model, case.subject.inputs)
+        graph = lower(case.subject.model, case.subject.inputs)
         policy = client.spec.policy
         if policy not in case.exacts:
             case.exacts[policy] = evaluate(graph, case.subject.inputs, policy)
@@ -141,6 +147,9 @@ def _counted(subject: check.Subject, name: str, client: Client) -> Answer:
 
 def _graph_counts(subject: check.Subject, client: Client) -> tuple[Observation, dict[str, int]]:
     from opgauge.backends.onnxruntime_counts import kinds
+    from opgauge.reference_engine import lower
+
+    from .graph_diff import grapher
 
     level = dict(client.spec.options).get("level", "all")
     with Client(grapher(client.spec, level), client.timeout_s) as other:
@@ -154,7 +163,7 @@ def _graph_counts(subject: check.Subject, client: Client) -> tuple[Observation, 
 
 def serve(connection: Connection, parent: int) -> None:
     """Answer until told to stop; everything about one subject is read and evaluated once."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's
+    isolation.ignore_interrupts()
     isolation.die_with_parent(parent)
     isolation.limit_memory(supervisor.REFERENCE_MEMORY)
     cases: dict[str, Case] = {}
@@ -190,7 +199,8 @@ class Asker:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, os.getpid()))
-        self._process.start()
+        with isolation.uninterrupted():
+            self._process.start()
         theirs.close()
 
     def _stop(self) -> str:

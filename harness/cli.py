@@ -54,7 +54,19 @@ WORDS = {
     Exit.INTERRUPTED: "INTERRUPTED",
 }
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+HELP = """Does a runtime compute ONNX operators as the standard says?
+
+\b
+opgauge run -b my_runtime.py:run --op Conv    judge; exit 1 when something is wrong
+opgauge explain 1                             what the first finding means
+opgauge repro 'ID' -b my_runtime.py:run       one case again
+opgauge run --html report.html                everything, as a page
+opgauge list --backends                       what can be judged
+
+Exit codes: 0 nothing found, 1 findings, 2 not understood, 3 a required backend is unavailable, 4 opgauge went wrong,
+5 nothing was judged, 130 interrupted. Settings: [tool.opgauge] in pyproject.toml, OPGAUGE_* variables, flags.
+"""
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=HELP)
 
 
 def _backend_names(incomplete: str) -> list[str]:
@@ -62,8 +74,7 @@ def _backend_names(incomplete: str) -> list[str]:
 
 
 def _operator_names(incomplete: str) -> list[str]:
-    """Case aside, as people type them."""
-    return sorted({row.op for row in suites.cases() if row.op.lower().startswith(incomplete.lower())})
+    return sorted({row.op for row in suites.cases() if row.op.startswith(incomplete)})
 
 
 Backends = Annotated[
@@ -76,7 +87,6 @@ Ops = Annotated[list[str], typer.Option("--op", help="operator, repeatable", aut
 Dtypes = Annotated[list[str], typer.Option("--dtype", help="element type in any input of a row, repeatable")]
 Expression = Annotated[str, typer.Option("-k", help="whole words joined by and, or, not: 'MatMul and not float16'")]
 Seed = Annotated[int, typer.Option(min=0, help="same seed, same cases")]
-File = Annotated[str, typer.Option(metavar="FILE")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Home = Annotated[Path, typer.Option("--out", help="where the folders of runs are kept")]
 DEFAULT_BACKENDS = ["cpu", "onnxruntime"]
@@ -193,11 +203,11 @@ def run(
     seed: Seed = 0,
     jobs: Annotated[int, typer.Option(min=0, help="reference workers; 0 is one per core, 8 at most")] = 0,
     require: Annotated[list[str], typer.Option(help="exit 3 unless this backend ran; repeatable")] = [],  # noqa: B006
-    html: File = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="the page for people: one file, works offline")] = "",
     json_file: Annotated[str, typer.Option("--json", metavar="FILE", help="- is standard output")] = "",
-    junit: File = "",
-    markdown: File = "",
-    ctrf: File = "",
+    junit: Annotated[str, typer.Option(metavar="FILE", help="JUnit XML")] = "",
+    markdown: Annotated[str, typer.Option(metavar="FILE", help="Markdown, for the summary of a job")] = "",
+    ctrf: Annotated[str, typer.Option(metavar="FILE", help="JSON in the Common Test Report Format")] = "",
     svg: Annotated[str, typer.Option(metavar="FILE", help="the matrix as a picture")] = "",
     badge: Annotated[str, typer.Option(metavar="FILE", help="JSON for a badge")] = "",
     out: Home = store.HOME,
@@ -215,7 +225,13 @@ def run(
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the last run in --out as it was asked")] = False,
 ) -> None:
-    """Check operators on backends; exit 1 on any finding, 3, 4, 5 when it could not, went wrong, nothing ran."""
+    """Check operators on backends; exit 1 on any finding, 3, 4, 5 when it could not, went wrong, nothing ran.
+
+    \b
+    opgauge run --backend cpu --backend onnxruntime:level=basic --op QLinearMatMul
+    opgauge run --backend my_runtime.py:run -k 'MatMul and not float16' --budget 500
+    opgauge run --backend onnxruntime==1.24.4 --backend onnxruntime --html report.html
+    """
     from . import cluster as dask_cluster
     from . import extras, gate, generate
     from . import resume as parts
@@ -355,7 +371,7 @@ def _case_ids(op: str, budget: int, seed: int) -> list[str]:
 def repro(
     case: Annotated[str, typer.Argument(metavar="ID|FILE", help="a case id, or a saved case's .json, .onnx or .npz")],
     backend: Backends = DEFAULT_BACKENDS,
-    timeout: Annotated[float, typer.Option(min=0.1)] = 20.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds per case")] = 20.0,
     as_json: AsJson = False,
 ) -> None:
     """Run one case again, each backend in fresh processes: the set, what it gave, and whether the bits repeat."""

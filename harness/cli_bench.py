@@ -35,7 +35,7 @@ def bench(
     pairs: Annotated[int, typer.Option(min=2, help="fresh process pairs at most")] = 12,
     seconds: Annotated[float, typer.Option(min=0.02, help="measuring seconds of a pair")] = 0.5,
     stages: Annotated[bool, typer.Option(help="operators, movement, first run and memory too")] = True,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="same seed, same data")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Time cases on backends, interleaved in fresh processes: ratios with their intervals, never a bare number.

@@ -52,7 +52,7 @@ def bisect(
     dim: Pairs = [],  # noqa: B006
     value: Pairs = [],  # noqa: B006
     inputs: Annotated[str, typer.Option(metavar="FILE.npz", help="inputs of a model file by name")] = "",
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="same seed, same data")] = 0,
     budget: Annotated[int, typer.Option(min=1, help="cases per row, with --op")] = 100,
     confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="posterior asked for, of a latency")] = 0.99,
     smallest: Annotated[float, typer.Option(min=0.005, help="the smallest step of a latency that counts")] = 0.02,

@@ -25,7 +25,7 @@ def certify(
     budget: Annotated[int, typer.Option(min=0, help="cases for each suite row; 0: as [certify] says")] = 0,
     pairs: Annotated[int, typer.Option(min=2, help="fresh process pairs at most")] = 12,
     seconds: Annotated[float, typer.Option(min=0.02, help="measuring seconds of a pair")] = 0.5,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="same seed, same data")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """One verdict on a new backend: conformance, PSNR, repeated bits, memory, fallbacks, speed beside a peer.

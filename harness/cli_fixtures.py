@@ -11,7 +11,7 @@ import typer
 from opgauge import suites
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
-Folder = Annotated[Path, typer.Argument(metavar="DIR")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the folder of exported cases")]
 
 
 def register(app: typer.Typer) -> None:

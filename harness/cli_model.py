@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Backends = Annotated[list[str], typer.Option("--backend", "-b", help="cpu, onnxruntime:level=basic, ...")]
-Pairs = Annotated[list[str], typer.Option(metavar="NAME=NUMBER")]
+Pairs = Annotated[list[str], typer.Option(metavar="NAME=NUMBER", help="a dimension, or an input of one number")]
 TIMEOUT = 300.0
 
 
@@ -92,9 +92,9 @@ def model(
     dim: Annotated[list[str], typer.Option(metavar="NAME=N", help="binds a dimension (also INPUT.AXIS=N)")] = [],  # noqa: B006
     value: Annotated[list[str], typer.Option(metavar="INPUT=N", help="an input of one number")] = [],  # noqa: B006
     inputs: Annotated[str, typer.Option(metavar="FILE.npz", help="inputs by name")] = "",
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="same seed, same data")] = 0,
     nodes: Annotated[bool, typer.Option("--nodes", help="judge single nodes, not DQ..Q regions")] = False,
-    timeout: Annotated[float, typer.Option(min=1)] = TIMEOUT,
+    timeout: Annotated[float, typer.Option(min=1, help="seconds for each run of a model")] = TIMEOUT,
     out: Annotated[Path, typer.Option("--out", help="where the folders of runs are kept")] = store.HOME,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the last run in --out as it was asked")] = False,
     as_json: AsJson = False,
@@ -215,14 +215,14 @@ def show(console: Console, title: str, records: Sequence[Record], asked: Sequenc
 
 
 def graph_diff(
-    path: Annotated[str, typer.Argument(metavar="MODEL.onnx")],
+    path: Annotated[str, typer.Argument(metavar="MODEL.onnx", help="a file, or the name of a built-in network")],
     before: Annotated[str, typer.Argument(metavar="BEFORE", help="cpu:disable=all, onnxruntime:level=basic, ...")],
     after: Annotated[str, typer.Argument(metavar="AFTER", help="cpu, wgpu, onnxruntime==1.24.4, ...")],
     dim: Pairs = [],  # noqa: B006
     value: Pairs = [],  # noqa: B006
-    inputs: Annotated[str, typer.Option(metavar="FILE.npz")] = "",
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    timeout: Annotated[float, typer.Option(min=1)] = TIMEOUT,
+    inputs: Annotated[str, typer.Option(metavar="FILE.npz", help="inputs by name")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="same seed, same data")] = 0,
+    timeout: Annotated[float, typer.Option(min=1, help="seconds for each run of a model")] = TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Two graphs of a model by node: before and after rules, two backends, two releases; exit 1 where they differ."""
@@ -298,7 +298,7 @@ def _try_rules(names: Sequence[str], draws: int, as_json: bool) -> Exit:
     for name, row in rows.items():
         speed = f"{row['speed']:.2f} times as fast on them" if row["speed"] else "not timed"
         speed += "".join(f", {ratio:.2f} in {network}" for network, ratio in worth[name].items())
-        said = f"changed {row['changed']} results, by {row['effect']:g} ulp or quanta at most"
+        said = f"changed {row['changed']} results, by {row['effect']:g} ulp of the largest element or quanta at most"
         typer.echo(f"{name}: {row['templates']} templates, applied {row['applied']}; {said}; {speed}")
     for said in faults:
         typer.echo(said)
@@ -307,13 +307,13 @@ def _try_rules(names: Sequence[str], draws: int, as_json: bool) -> Exit:
 
 
 def bisect_rules(
-    path: Annotated[str, typer.Argument(metavar="MODEL.onnx")],
+    path: Annotated[str, typer.Argument(metavar="MODEL.onnx", help="a file, or the name of a built-in network")],
     dim: Pairs = [],  # noqa: B006
     value: Pairs = [],  # noqa: B006
-    inputs: Annotated[str, typer.Option(metavar="FILE.npz")] = "",
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    inputs: Annotated[str, typer.Option(metavar="FILE.npz", help="inputs by name")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="same seed, same data")] = 0,
     backend: Annotated[str, typer.Option("--backend", "-b", help="an engine of ours")] = "cpu",
-    timeout: Annotated[float, typer.Option(min=1)] = TIMEOUT,
+    timeout: Annotated[float, typer.Option(min=1, help="seconds for each run of a model")] = TIMEOUT,
 ) -> None:
     """Name the rule that moves an output out of its set, changes bits it must keep, or makes a count grow."""
     from . import rule_bisect
@@ -330,10 +330,10 @@ def bisect_rules(
 
 
 def extract(
-    path: Annotated[str, typer.Argument(metavar="MODEL.onnx")],
+    path: Annotated[str, typer.Argument(metavar="MODEL.onnx", help="a file, or the name of a built-in network")],
     dim: Pairs = [],  # noqa: B006
     value: Pairs = [],  # noqa: B006
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="same seed, same data")] = 0,
     out: Annotated[str, typer.Option(metavar="FILE", help="write the ids there, one a line")] = "",
     as_json: AsJson = False,
 ) -> None:

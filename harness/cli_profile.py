@@ -39,10 +39,10 @@ def profile(
     dim: Pairs = [],  # noqa: B006
     value: Pairs = [],  # noqa: B006
     inputs: Annotated[str, typer.Option(metavar="FILE.npz", help="inputs by name")] = "",
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="same seed, same data")] = 0,
     nodes: Annotated[int, typer.Option(min=0, help="how many of the longest nodes are shown")] = LONGEST,
     trace: Annotated[str, typer.Option(metavar="FILE", help="write a Chrome trace there")] = "",
-    timeout: Annotated[float, typer.Option(min=1)] = TIMEOUT,
+    timeout: Annotated[float, typer.Option(min=1, help="seconds for each run of a model")] = TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
     """Where the time goes: end to end, operators, data movement, runtime; each node in the graph and alone.

@@ -73,7 +73,7 @@ def query(
     where: Annotated[str, typer.Argument(help="a condition (status = 'fail'), or a whole SELECT on `records`")] = "",
     journal: Annotated[str, typer.Option(help="a journal; the last run of --out otherwise")] = "",
     out: Home = store.HOME,
-    limit: Annotated[int, typer.Option(min=1)] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="at most so many rows")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Records of a run by SQL, read only: `opgauge query "status = 'fail' and op like 'QLinear%'"`."""

@@ -50,7 +50,7 @@ def reduce(
     dim: Annotated[list[str], typer.Option(metavar="NAME=N", help="binds a dimension (also INPUT.AXIS=N)")] = [],  # noqa: B006
     value: Annotated[list[str], typer.Option(metavar="INPUT=N", help="an input of one number")] = [],  # noqa: B006
     inputs: Annotated[str, typer.Option(metavar="FILE.npz", help="inputs by name")] = "",
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="same seed, same data")] = 0,
     timeout: Annotated[float, typer.Option(min=1, help="seconds for one try")] = 300.0,
     as_json: AsJson = False,
 ) -> None:

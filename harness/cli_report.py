@@ -31,7 +31,6 @@ def register(root: typer.Typer) -> None:
 
 
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="a run's folder, its journal, or `latest`")]
-File = Annotated[str, typer.Option(metavar="FILE")]
 FAILED, NOTHING, INTERRUPTED = 1, 5, 130
 
 
@@ -201,13 +200,13 @@ def merge(
 @app.command()
 def show(
     run: RunPath = "latest",
-    html: File = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="the page for people: one file, works offline")] = "",
     json_file: Annotated[str, typer.Option("--json", metavar="FILE", help="- is standard output")] = "",
-    junit: File = "",
-    markdown: File = "",
-    ctrf: File = "",
-    svg: File = "",
-    badge: File = "",
+    junit: Annotated[str, typer.Option(metavar="FILE", help="JUnit XML")] = "",
+    markdown: Annotated[str, typer.Option(metavar="FILE", help="Markdown, for the summary of a job")] = "",
+    ctrf: Annotated[str, typer.Option(metavar="FILE", help="JSON in the Common Test Report Format")] = "",
+    svg: Annotated[str, typer.Option(metavar="FILE", help="the matrix as a picture")] = "",
+    badge: Annotated[str, typer.Option(metavar="FILE", help="JSON for a badge")] = "",
     csv: Annotated[str, typer.Option(metavar="FILE", help="one line a record")] = "",
     scoreboard: Annotated[str, typer.Option(metavar="FILE", help="JSON as ONNX's backend scoreboard reads it")] = "",
     against: Annotated[
@@ -269,7 +268,7 @@ def explain(
     finding: Annotated[
         str, typer.Argument(metavar="[NUMBER|ID|STATUS|all]", help="nothing: list the last run's; all: each in full")
     ] = "",
-    run: Annotated[str, typer.Option(metavar="RUN")] = "latest",
+    run: Annotated[str, typer.Option(metavar="RUN", help="a run's folder, its journal, or `latest`")] = "latest",
 ) -> None:
     """What a finding means: symptom, likely cause, evidence, next command."""
     from . import explain as explanation

@@ -20,7 +20,7 @@ def soak(
     prometheus: Annotated[
         Path | None, typer.Option(metavar="FILE", help="also as text for node-exporter, name it *.prom")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="same seed, same data")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Run cases many times in one process: P50, P99 and whether it holds, memory growth, launch cost, fallbacks.

@@ -229,6 +229,7 @@ def test_ctrl_c_keeps_what_was_recorded_and_leaves_no_process(how: str, tmp_path
         out, _ = process.communicate(timeout=200)
     assert process.returncode == 130
     assert out.rstrip().splitlines()[-1].startswith("INTERRUPTED (exit 130): 2 cases")
+    assert f"opgauge run --resume --out {runs}" in out
     deadline = time.monotonic() + 10
     while left := living(process.pid):
         assert time.monotonic() < deadline, left

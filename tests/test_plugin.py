@@ -80,6 +80,9 @@ def test_a_planted_fault_is_found_and_what_is_collected_is_reported(scratch: Pat
     backends = ["--opgauge-backend", "backends.kernel:run", "--opgauge-backend", "backends.honest:run"]
     _, listed = pytest_in(scratch, *selection, *backends, "--collect-only")
     collected = set(re.findall(r"^opgauge::\S+$", listed, re.MULTILINE))
+    counted = re.search(r"^(\d+)/(\d+) tests collected \((\d+) deselected\)", listed, re.MULTILINE)
+    assert counted
+    assert int(counted[1]) == int(counted[2]) - int(counted[3]) == len(collected)
     code, text = pytest_in(scratch, *selection, *backends, "-n", "2", "--junitxml", "out.xml")
     found = outcomes(text)
     reported = [name for names in found.values() for name in names]
