@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tomllib
 from collections.abc import Sequence
@@ -86,9 +87,15 @@ def _environment(files: Path, place: Path, python: Path, top: Path) -> None:
     lay_out(files, found)
     if _asked(files) == _asked(top):
         # The same requirements: the packages of this environment serve, without our own editable finder.
-        (found / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        (found / "packages.pth").write_text("".join(f"{p}\n" for p in packages()))
         return
     _run([*environment.installer(python), *(_asked(files) or [])], files)
+
+
+def packages() -> list[str]:
+    """The folders of installed packages that this interpreter sees, those of a parent environment too."""
+    own = sysconfig.get_path("purelib")
+    return [own, *(p for p in sys.path if Path(p).name in ("site-packages", "dist-packages") and p != own)]
 
 
 def lay_out(files: Path, target: Path) -> None:

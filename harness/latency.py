@@ -116,11 +116,11 @@ def noise_of(values: Sequence[float], control: Sequence[float], suite_sd: float)
     """Spread of one pair for this case: what its own pairs and its control show, and the suite's where they are few.
 
     The spread about the median is not a measure of the effect: a real slowdown does not widen it. A case is never
-    taken for quieter than it shows itself to be.
+    taken for quieter than it shows itself to be, and the less it has shown the noisier: few values agree by luck.
     """
     own = [(spread(v) * scale) ** 2 for v, scale in ((values, 1.0), (control, CONTROLLED)) for _ in v if len(v) > 2]
     pooled = math.sqrt((sum(own) + PRIOR * suite_sd**2) / (len(own) + PRIOR))
-    return max(pooled, math.sqrt(sum(own) / len(own))) if own else pooled
+    return max(pooled, (1 + 2 / len(own)) * math.sqrt(sum(own) / len(own))) if own else pooled
 
 
 def threshold(plan: Plan, sd: float, pairs: int, comparisons: int = 1, floor: bool = True) -> float:

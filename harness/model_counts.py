@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from opgauge.reference_engine.types import Record
@@ -55,12 +56,14 @@ def came(records: Sequence[Record], before: str, after: str) -> list[str]:
     found: dict[str, dict[str, list[str]]] = {}
     for record in records:
         found.update(record.detail.get("movers") or {})
-    changes = difference_by_node(found.get(before, {}), found.get(after, {}))
+    sides = [found.get(name, {}) for name in (before, after)]
+    was, now = (Counter(kind for kinds in side.values() for kind in kinds) for side in sides)
+    more = now - was  # names change where nodes only moved: a kind that stays as many did not come
     return [
         f"{kind} at {change.name}"
-        for change in changes
+        for change in difference_by_node(*sides)
         for kind in dict.fromkeys(change.after)
-        if list(change.after).count(kind) > list(change.before).count(kind)
+        if more[kind] and list(change.after).count(kind) > list(change.before).count(kind)
     ]
 
 

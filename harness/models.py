@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -24,7 +24,7 @@ from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine import lower
 from opgauge.reference_engine.errors import CaseError, ModelError
 from opgauge.reference_engine.evaluate import evaluate
-from opgauge.reference_engine.types import FINDINGS, Array, Observation, Policy, Record, Status, Verdict
+from opgauge.reference_engine.types import FINDINGS, Array, Exact, Observation, Policy, Record, Status, Verdict
 from opgauge.suites import networks, real_models, regions
 
 from . import check, expectations, graph_diff, model_counts, model_inputs, segments
@@ -165,8 +165,8 @@ def judge_model(
         if whole.status is not Status.PASS:
             emit(_record(loaded, "whole", "", client, whole.status, whole.message))
             continue
-        worst = _judge_nodes(loaded, client, shapes, emit, started)
-        emit(_end_to_end(loaded, client, whole, worst, references))
+        judged = _judge_nodes(loaded, client, shapes, emit, started)
+        emit(_end_to_end(loaded, client, whole, judged, references))
 
 
 def tensor_sizes(loaded: Loaded) -> dict[str, int]:
@@ -189,17 +189,24 @@ def _run(client: Client, loaded: Loaded, data: bytes, case: str, outputs: int = 
 # ---- self-forced
 
 
+class Judged(NamedTuple):
+    """Failing segments in order of the graph; the model's outputs beside the shown tensors; how wide their sets are."""
+
+    failing: list[Record]
+    shown: dict[str, Array]
+    width: dict[str, float]
+
+
 def _judge_nodes(
     loaded: Loaded,
     client: Client,
     sizes: dict[str, int],
     emit: Callable[[Record], None],
     started: Callable[[str], None] | None = None,
-) -> list[Record]:
-    """Judge each segment; the failing records in order of the graph."""
+) -> Judged:
     rows = expectations.load()
     pieces = segments.cut(loaded.model.graph, loaded.regions)
-    failing: list[Record] = []
+    judged = Judged([], {}, {})
     for window in segments.windows(pieces, sizes, WINDOW_BYTES):
         names = list(dict.fromkeys(n for s in window for n in (*s.inputs, *s.outputs) if n not in loaded.feeds))
         model = segments.exposed(loaded.model, names)
@@ -208,16 +215,19 @@ def _judge_nodes(
         )
         if seen.status is not Status.PASS:
             emit(_record(loaded, "exposed", "", client, seen.status, seen.message))
-            return failing
+            return judged
         tensors = dict(loaded.feeds) | dict(zip((o.name for o in model.graph.output), seen.outputs, strict=True))
+        for output in loaded.model.graph.output:
+            judged.shown.setdefault(output.name, tensors[output.name])
         for segment in window:
             if started is not None:
                 started(f"{SUITE}/{loaded.title}/{segment.index:04d} {segment.name} on {client.spec.text}")
             made = judge_segment(loaded, segment, tensors, client, rows)
             emit(made)
             if made.status in FINDINGS:
-                failing.append(made)
-    return failing
+                judged.failing.append(made)
+            judged.width.update(made.detail.get("width") or {})
+    return judged
 
 
 def judge_segment(
@@ -251,7 +261,17 @@ def judge_segment(
     if verdict.status is Status.UNTRUSTED and proves_nothing(exacts, verdict) == verdict.message:
         verdict = replace(verdict, status=Status.PASS)  # a network may saturate; its nodes are judged together
     made = _record(loaded, where, segment.op, client, verdict.status, verdict.message, verdict)
+    outputs = {o.name for o in loaded.model.graph.output}
+    width = {name: _width(exact) for name, exact in zip(segment.outputs, exacts, strict=True) if name in outputs}
+    made = replace(made, detail={**made.detail, "width": width}) if width else made
     return replace(made, us=round((time.perf_counter() - started) * 1e6, 1))
+
+
+def _width(exact: Exact) -> float:
+    """Of the widest set: two honest kernels may be so far apart on the same operands."""
+    with np.errstate(invalid="ignore"):
+        wide = np.asarray(exact.hi, np.float64) - np.asarray(exact.lo, np.float64)
+    return float(wide[np.isfinite(wide)].max(initial=0.0))
 
 
 # ---- end to end
@@ -261,20 +281,23 @@ def _end_to_end(
     loaded: Loaded,
     client: Client,
     whole: Observation,
-    failing: Sequence[Record],
+    judged: Judged,
     references: Callable[[Policy], tuple[tuple[Array, ...], tuple[Array, ...]]],
 ) -> Record:
-    """Signal to noise, top-1 and largest difference against the free-running reference; smoke, never the criterion."""
+    """Signal to noise, top-1 and largest difference against the free-running reference; smoke, never the criterion.
+
+    Beside `shown` tensors a runtime may fuse less: its outputs then are compared with those of the model as it is.
+    """
     reference, moved = references(client.spec.policy)
     detail: dict[str, Any] = {"outputs": []}
     for name, right, shifted, actual in zip(
         (o.name for o in loaded.model.graph.output), reference, moved, whole.outputs, strict=False
     ):
-        detail["outputs"].append({"name": name, **compare(right, actual, shifted)})
-    if failing:
-        first = failing[0]
+        detail["outputs"].append({"name": name, **compare(right, actual, shifted, judged, name)})
+    if judged.failing:
+        first = judged.failing[0]
         message = f"first divergent node: {first.case.rpartition('/')[2]} ({first.op}): {first.message}"
-        detail["divergent"] = [r.case for r in failing]
+        detail["divergent"] = [r.case for r in judged.failing]
         return replace(_record(loaded, "whole", "", client, Status.FAIL, message), detail=detail)
     odd = [o for o in detail["outputs"] if o["suspicious"]]
     name = odd[0]["name"] if odd else ""
@@ -298,8 +321,13 @@ def perturbed(feeds: Mapping[str, Array], seed: int) -> dict[str, Array]:
     }
 
 
-def compare(right: Array, actual: Array, shifted: Array) -> dict[str, Any]:
-    """Measures of one output; `suspicious` where the probe does not explain the difference."""
+def compare(
+    right: Array, actual: Array, shifted: Array, judged: Judged | None = None, name: str = ""
+) -> dict[str, Any]:
+    """Measures of one output; `suspicious` where neither the probe nor the set of its last node explains them.
+
+    `shown_difference` is from the run that gave the tensors which were judged.
+    """
     if right.shape != actual.shape:
         return {"suspicious": True, "shape": [list(actual.shape), list(right.shape)]}
     a, b, c = (np.nan_to_num(np.asarray(x).astype(np.float64)) for x in (right, actual, shifted))
@@ -307,14 +335,20 @@ def compare(right: Array, actual: Array, shifted: Array) -> dict[str, Any]:
     probe = float(np.abs(a - c).max(initial=0.0)) if a.shape == c.shape else 0.0
     span = float(np.abs(a).max(initial=0.0))
     quantum = 1.0 if not dt.is_float(dt.word_of(right.dtype)) else 0.0
+    width, shown = (judged.width.get(name, 0.0), judged.shown.get(name)) if judged else (0.0, None)
+    allowed = max(PROBE_FACTOR * probe, 2 * quantum, 1e-4 * span, width)
     noise, signal = float(((a - b) ** 2).sum()), float((a**2).sum())
     found: dict[str, Any] = {
         "sqnr_db": round(10 * math.log10(signal / noise), 2) if noise and signal else None,
         "psnr_db": round(10 * math.log10(span**2 * a.size / noise), 2) if noise and span else None,
         "largest_difference": largest,
         "probe_difference": probe,
-        "suspicious": largest > max(PROBE_FACTOR * probe, 2 * quantum, 1e-4 * span),
+        "suspicious": largest > allowed,
     }
+    if shown is not None and shown.shape == actual.shape:
+        apart = np.abs(np.nan_to_num(np.asarray(shown).astype(np.float64)) - b)
+        found["shown_difference"] = float(apart.max(initial=0.0))
+        found["suspicious"] |= found["shown_difference"] > allowed
     if a.ndim and a.shape[-1] > 1 and a.size:
         found["top1"] = round(float((a.argmax(-1) == b.argmax(-1)).mean()), 6)
     return found

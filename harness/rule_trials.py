@@ -27,9 +27,9 @@ TURNS = 5
 class Tally:
     """Of so many draws: the rule `applied`, results `outside` their set, results whose bits `changed`.
 
-    `effect` is the largest change of an element that the rule alone made, in ulp of float outputs and in quanta of
-    others. `speed` is time before over time after of the draws that it applied to, the geometric mean of least times;
-    None where none was asked for. `faults` says in words what was wrong.
+    `effect` is the largest change of an element that the rule alone made, in ulp of the largest element of a float
+    output and in quanta of others. `speed` is time before over time after of the draws that it applied to, the
+    geometric mean of least times; None where none was asked for. `faults` says in words what was wrong.
     """
 
     applied: int
@@ -74,7 +74,7 @@ def tried(template: Template, draws: int, find: Find, timed: bool = False) -> Ta
 
 
 def distance(a: Array, b: Array) -> float:
-    """The largest difference of two tensors: in ulp of the larger number, or in quanta."""
+    """The largest difference of two tensors: in ulp of their largest number, or in quanta."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return math.inf
     if a.dtype == bool:
@@ -86,10 +86,11 @@ def distance(a: Array, b: Array) -> float:
         return 0.0
     if wide is np.int64:
         return float(np.abs(x - y)[differ].max())
+    finite = np.abs(np.concatenate([x[np.isfinite(x)].ravel(), y[np.isfinite(y)].ravel()]))
+    word = dt.word_of(a.dtype)
     with np.errstate(all="ignore"):
-        size = np.maximum(np.abs(x), np.abs(y))[differ]
-        steps = np.abs(x - y)[differ] / np.maximum(np.exp2(np.floor(np.log2(size))) * 2 * dt.UNIT[dt.word_of(a.dtype)],
-                                                   dt.TINY[dt.word_of(a.dtype)])  # fmt: skip
+        ulp = max(2.0 ** np.floor(np.log2(finite.max(initial=0.0))) * 2 * dt.UNIT[word], dt.TINY[word])
+        steps = np.abs(x - y)[differ] / ulp
     return float(np.where(np.isfinite(steps), steps, np.inf).max())
 
 

@@ -17,6 +17,10 @@ ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSw
 PLACES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten"})
 
 
+# Products whose result a runtime scales, shifts or clamps in one kernel where nothing else reads it.
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+
 @dataclass(frozen=True)
 class Segment:
     """Nodes that are judged together: fed by `inputs`, seen at `outputs`; `index` of the last node in the model."""
@@ -31,7 +35,7 @@ class Segment:
         """The operator that the segment is about: no conversion, activation or move where there is another."""
         kinds = [n.op_type for n in self.nodes]
         core = [k for k in kinds if k not in ("QuantizeLinear", "DequantizeLinear")]
-        return ([k for k in core if k not in ACTIVATIONS | PLACES] or core or kinds)[-1]
+        return ([k for k in core if k not in ACTIVATIONS | PLACES | {"BatchNormalization"}] or core or kinds)[-1]
 
     @property
     def fused(self) -> str:
@@ -52,8 +56,9 @@ def stored(graph: onnx.GraphProto) -> set[str]:
 
 
 def inner_tensors(graph: onnx.GraphProto) -> set[str]:
-    """Float tensors inside DQ -> operator -> Q regions, which fusion may never make.
+    """Float tensors inside DQ -> operator -> Q regions and between a product and its activation, lost to fusion.
 
+    To show one would keep the runtime from fusing, and what it ships would go unjudged.
     Source: docs/numerics.md, QDQ regions: both the fused and the unfused form are honest. Q(T(x)) = T(Q(x)): a runtime
         may quantize before it moves, and what it then shows as the moved tensor is already quantized.
     """
@@ -72,9 +77,20 @@ def inner_tensors(graph: onnx.GraphProto) -> set[str]:
                 u.op_type == "QuantizeLinear" or (u.op_type in ACTIVATIONS | PLACES and u.output[0] in inner)
                 for u in users
             )
-            if node.op_type == "DequantizeLinear" or fused:
+            if node.op_type == "DequantizeLinear" or fused or _feeds_its_activation(node, users, inner):
                 inner.add(name)
     return inner
+
+
+def _feeds_its_activation(node: onnx.NodeProto, users: Sequence[onnx.NodeProto], inner: Collection[str]) -> bool:
+    """Conv, Gemm, MatMul -> BatchNormalization or not -> Relu and its like, each read by the next alone."""
+    user = users[0]
+    if len(users) > 1 or user.input[0] != node.output[0]:
+        return False
+    if node.op_type == "BatchNormalization":
+        return user.op_type in ACTIVATIONS
+    normalised = user.op_type == "BatchNormalization" and user.output[0] in inner
+    return node.op_type in PRODUCTS and (user.op_type in ACTIVATIONS or normalised)
 
 
 def cut(graph: onnx.GraphProto, regions: bool = True) -> list[Segment]:

@@ -39,6 +39,13 @@ class Started:
     def __init__(self, folder: Path, workers: Sequence[str]) -> None:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._file = folder / "scheduler.json"
+        try:
+            self._begin(folder, workers)
+        except BaseException:
+            self.end()
+            raise
+
+    def _begin(self, folder: Path, workers: Sequence[str]) -> None:
         self._start("scheduler", folder, "--port", "0", "--host", "127.0.0.1", "--no-dashboard", "--no-show")
         deadline = time.monotonic() + 120
         while not self._file.exists() and time.monotonic() < deadline:

@@ -75,6 +75,8 @@ def test_a_model_s_records_say_which_movers_came_and_the_report_has_them():
         "cpu:disable=all → cpu: Elementwise.cast at k",
         "onnxruntime basic → onnxruntime all: Transpose at p, Transpose at q",
     )
+    renamed = [counted("cpu", ours, {"cpu": {"n": ["Concat"]}}), counted("wgpu", ours, {"wgpu": {"m": ["Concat"]}})]
+    assert model_counts.came(renamed, "cpu", "wgpu") == []
     assert model_counts.listed([str(i) for i in range(8)]) == "0, 1, 2, 3, 4, 5 and 2 more"
 
 

@@ -69,6 +69,25 @@ def test_a_control_that_moves_as_well_is_no_alarm():
     assert latency.decide(PLAN, moved, moved, 0.004) is Call.UNCLEAR
 
 
+def test_a_noisy_case_in_a_quiet_suite_raises_no_more_alarms(monkeypatch):
+    """Its own pairs say how noisy it is, not only the others."""
+
+    def alarms():
+        rng = random.Random(11)
+        outcomes = [sequential(rng, 0.0, 0.03, suite_sd=0.01)[0] for _ in range(300)]
+        return sum(o in (Call.SLOWER, Call.FASTER) for o in outcomes)
+
+    assert alarms() <= 1
+    monkeypatch.setattr(latency, "noise_of", lambda values, control, suite_sd: suite_sd)
+    assert alarms() > 10
+
+
+def test_few_values_are_not_taken_for_less_spread_than_they_have():
+    rng = random.Random(2)
+    few = sum(latency.spread([rng.gauss(0, 1) for _ in range(4)]) for _ in range(2000)) / 2000
+    assert 0.85 < few < 1.15
+
+
 def test_the_threshold_grows_with_noise_and_with_the_number_of_comparisons():
     quiet, noisy = (latency.threshold(PLAN, sd, 12) for sd in (0.001, 0.03))
     assert quiet == math.log1p(PLAN.alarm)
@@ -105,6 +124,12 @@ def taken(base, new, **changed):
 
 def test_the_ratio_of_a_pair_is_the_median_over_its_rounds():
     assert taken([100, 100, 100], [105, 105, 900]).log_ratio() == pytest.approx(math.log(1.05))
+
+
+def test_the_new_side_is_held_against_the_mean_of_both_bases():
+    three = replace(taken([100] * 4, [104] * 4), lows=tuple(((x, x),) * 4 for x in (100, 104, 102)))
+    assert three.value() == pytest.approx(math.log(1.04) - math.log(1.02) / 2)
+    assert taken([100] * 4, [104] * 4).value() == pytest.approx(math.log(1.04))
 
 
 def test_a_change_of_load_frequency_or_cores_is_noticed_and_a_drift_of_both_sides_is_not():
@@ -153,6 +178,19 @@ def test_only_cases_that_need_it_get_more_pairs(monkeypatch):
     assert found[2].reason == "no kernel"
     assert found[1].change == pytest.approx(0.05, abs=0.01)
     assert all(len(sides) == 3 for sides in opened)
+
+
+def test_first_looks_are_short_and_later_ones_longer(monkeypatch):
+    scripted(monkeypatch, {"slow": math.log(1.05)})
+    honest, lengths = pairs.take, []
+
+    def take(meters, work, plan, rng, others=None, pair_s=0.0):
+        lengths.append(pair_s)
+        return honest(meters, work, plan, rng, others, pair_s)
+
+    monkeypatch.setattr(pairs, "take", take)
+    pairs.compare_all(named("slow"), Side("cpu"), Side("onnxruntime"), Plan(seed=1))
+    assert lengths[:3] == [PLAN.pair_s, PLAN.pair_s, PLAN.more_s]
 
 
 def test_equal_sides_are_not_timed_at_all(monkeypatch):

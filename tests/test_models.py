@@ -347,3 +347,58 @@ def test_an_output_that_comes_back_quantized_is_the_recorded_deviation_and_nothi
     assert judged_as(*shown(), lambda x: x * 1.001).status == "fail"
     assert judged_as(*shown(scale=0.25), as_quantized).status == "fail"
     assert judged_as(*shown(moved=False), as_quantized).status == "fail"
+
+
+# ---- what a runtime fuses is judged as it ships
+
+
+def normalised(read_twice=False):
+    """Conv -> BatchNormalization -> Relu, and a second reader of the convolution or not."""
+    s = Sketch(np.random.Generator(np.random.PCG64(3)))
+    y = s("Conv", s.input(s.normal(1, 2, 5, 5)), s.const(s.normal(4, 2, 3, 3)))
+    parameters = [s.const(np.abs(s.normal(4)) + 0.5) for _ in range(4)]
+    z = s("Relu", s("BatchNormalization", y, *parameters))
+    return s.build((z, "float32"), *([(s("Abs", y), "float32")] if read_twice else []))
+
+
+def test_a_product_stays_with_its_activation_where_nothing_else_reads_it():
+    (piece,) = segments.cut(parse(normalised()[0]).graph)
+    assert [n.op_type for n in piece.nodes] == ["Conv", "BatchNormalization", "Relu"]
+    assert piece.op == "Conv"
+    apart = segments.cut(parse(normalised(read_twice=True)[0]).graph)
+    kinds = sorted([n.op_type for n in p.nodes] for p in apart)
+    assert kinds == [["Abs"], ["BatchNormalization", "Relu"], ["Conv"]]
+    assert len(segments.cut(parse(normalised()[0]).graph, regions=False)) == 3
+
+
+class Fusing(Direct):
+    """Wrong by a thousandth where no tensor between Conv and Relu is asked for, as a faulty fused kernel would be."""
+
+    def submit(self, case, data, feeds, repeats=1, n_outputs=0):
+        super().submit(case, data, feeds)
+        if len(parse(data).graph.output) == 1:
+            self.seen = replace(self.seen, outputs=(self.seen.outputs[0] * np.float32(1.001),))
+
+
+def test_a_fault_of_a_fused_kernel_is_found_in_the_model_as_it_ships():
+    data, feeds = normalised()
+    model = models.Loaded("m", parse(data), data, feeds, 0)
+    assert {r.status for r in judged(model, Direct())} == {Status.PASS}
+    found = judged(model, Fusing())
+    assert [r.op for r in found if r.status is Status.FAIL and r.elements] == ["Conv"]
+
+
+def test_outputs_beside_shown_tensors_are_compared_with_those_of_the_model_as_it_is():
+    y = np.float32([1.0, 2.0])
+
+    def told(shown, width=0.0):
+        return models.compare(y, y, y, models.Judged([], {"y": shown}, {"y": width}), "y")
+
+    assert not told(y * np.float32(1 + 1e-6))["suspicious"]
+    assert told(y * np.float32(1.01))["suspicious"]
+    assert told(y * np.float32(1.01))["shown_difference"] == pytest.approx(0.02, rel=1e-3)
+    assert "shown_difference" not in models.compare(y, y, y)
+    # Two honest kernels of the last node may be as far apart as its set is wide.
+    assert not told(y * np.float32(1.01), 0.03)["suspicious"]
+    assert models.compare(y, y * np.float32(1.01), y)["suspicious"]
+    assert not models.compare(y, y * np.float32(1.01), y, models.Judged([], {}, {"y": 0.03}), "y")["suspicious"]

@@ -119,6 +119,16 @@ def test_the_merge_base_gets_an_environment_of_its_own_that_is_kept(tmp_path, mo
     assert against.is_installed(Path(__file__).resolve().parents[1])
 
 
+def test_the_base_sees_the_packages_of_a_parent_environment_too(tmp_path, monkeypatch):
+    parent = tmp_path / "parent" / "site-packages"
+    (parent / "only_there").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(parent), str(tmp_path)])
+    monkeypatch.setenv("OPGAUGE_CACHE_DIR", str(tmp_path / "cache"))
+    assert (against.packages()[-1], str(tmp_path) in against.packages()) == (str(parent), False)
+    built = against.build(against.merge_base("HEAD", repository(tmp_path / "repo")), tmp_path / "repo")
+    subprocess.run([built.python, "-P", "-c", "import only_there, numpy"], check=True, cwd=tmp_path)
+
+
 @pytest.mark.parametrize("revision", ["nowhere", "--upload-pack=x"])
 def test_a_revision_that_is_none_is_named(revision, tmp_path):
     with pytest.raises(CaseError):

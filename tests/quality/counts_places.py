@@ -35,11 +35,15 @@ def places(count: int) -> list[Place]:
     graphs = {n.name: passes.optimise(lower(*n.build()))[0] for n in NETWORKS}
     found: list[Place] = []
     kinds = ("Transpose", "Copy", "fallback")
+    # A network that is one fused kernel may have no node with two axes to turn.
+    fit = {what: [(n, [m for m in graphs[n.name].nodes if able(graphs[n.name], m, what)]) for n in NETWORKS]
+           for what in kinds}  # fmt: skip
     while len(found) < count:
         i = len(found)
-        what, network = kinds[i % 3], NETWORKS[(i // 3) % len(NETWORKS)]
-        nodes = [n for n in graphs[network.name].nodes if able(graphs[network.name], n, what)]
-        turn = i // (3 * len(NETWORKS))
+        what = kinds[i % 3]
+        rows = [(network, nodes) for network, nodes in fit[what] if nodes]
+        network, nodes = rows[(i // 3) % len(rows)]
+        turn = i // (3 * len(rows))
         found.append(Place(what, network, nodes[(7 * turn + 3 * i) % len(nodes)]))
     return found
 
