@@ -257,6 +257,7 @@ JOURNAL = b"".join(
         {"kind": "end", "exit_code": 0, "errors": [], "backends": {}, "meta": {}},
     )
 )
+FINISHED = JOURNAL + store.line_of({"kind": "done", "task": ["witness"]})
 DEVIATION = b"""[[deviation]]
 id = "a"
 operators = ["Relu"]
@@ -337,7 +338,7 @@ DOORS: dict[str, Door] = {
     "record": Door(_reads_record, RECORD, TREE),
     "journal": Door(_reads_file("journal.jsonl", store.read), JOURNAL, (bytes_changed, journal_changed)),
     "journal to go on with": Door(_reads_file("open.jsonl", resume.load), JOURNAL, (bytes_changed, journal_changed)),
-    "journals to merge": Door(_reads_file("part.jsonl", lambda p: resume.merge([p, p])), JOURNAL, (journal_changed,)),
+    "journals to merge": Door(_reads_file("part.jsonl", lambda p: resume.merge([p, p])), FINISHED, (journal_changed,)),
     "expectations": Door(_reads_deviations, DEVIATION, (bytes_changed, toml_changed)),
     "counts baseline": Door(_reads_file("counts.json", _compares_counts), COUNTS, TREE),
     "settings": Door(_reads_file("pyproject.toml", config.from_project), SETTINGS, (bytes_changed, toml_changed)),

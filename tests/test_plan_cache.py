@@ -77,10 +77,10 @@ def test_independent_branches_do_run_side_by_side():
     meet = threading.Barrier(2, timeout=20)
     right = executor._run
 
-    def run(graph, step, values):
+    def run(step, values):
         if step.node.fn in ("abs", "neg"):
             meet.wait()
-        right(graph, step, values)
+        right(step, values)
 
     executor._run = run
     try:
@@ -94,7 +94,7 @@ def test_what_a_kernel_raises_in_a_branch_is_raised(monkeypatch):
     data, inputs = network("residual-int8").build()
     bound = plan(lower(data, inputs), finder(cpu.kernels()), "cpu")
 
-    def broken(graph, step, values):
+    def broken(step, values):
         raise IndexError("out of range")
 
     monkeypatch.setattr(executor, "_run", broken)

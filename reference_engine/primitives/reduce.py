@@ -235,6 +235,8 @@ def _scan_float(x: Real, fn: str, run: Any) -> Real:
 def _one_way_so_far(terms: Array, mag: Array, unit: float) -> Array | float:
     """Of each element of a running sum, what terms may add that vanish or round alike (N1)."""
     size = np.abs(terms)
+    if not terms.size:
+        return 0.0
     if np.all(summation.lost(size, mag[..., -1], unit) == 0) and np.all(summation.lean(terms, mag[..., -1], unit) == 0):
         return 0.0
     upto = [(terms[..., : i + 1], size[..., : i + 1], mag[..., i]) for i in range(terms.shape[-1])]
