@@ -133,18 +133,23 @@ def by_hand(
     import onnx
     from onnx import numpy_helper
 
-    from opgauge.backends.cpu.handwritten import Layer, three_layers
+    from opgauge.backends import cpu
+    from opgauge.backends.cpu import handwritten
+    from opgauge.backends.cpu.compile import cache_folder, keep
 
+    keep((handwritten,), cache_folder(cpu.SOURCES))
     graph = onnx.load_from_string(model).graph
     held = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     layers = []
     for node in graph.node:
         x_scale, x_zero, w, w_scale, _, y_scale, y_zero = (held[name] for name in node.input[1:])
-        layers.append(Layer(w, int(x_zero), np.float32(np.float32(x_scale * w_scale) / y_scale), int(y_zero)))
+        layers.append(
+            handwritten.Layer(w, int(x_zero), np.float32(np.float32(x_scale * w_scale) / y_scale), int(y_zero))
+        )
     ((name, like),) = outputs.items()
     made = np.empty_like(like)
     (x,) = inputs.values()
-    return three_layers(layers, x, made), lambda: {name: made}
+    return handwritten.three_layers(layers, x, made), lambda: {name: made}
 
 
 def as_graph(model: bytes, inputs: Mapping[str, Array]) -> tuple[Run, dict[str, Array]]:

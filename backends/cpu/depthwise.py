@@ -162,9 +162,7 @@ def pixels(x, image, base, taps, quads, starts, factors, limits, L, out, part, p
                 c, False, zero, low, high, out if whole else spare, to, stride, taps, i * image + c, np.uint8(0),
             )  # fmt: skip
             if not whole:
-                for r in range(min(DEPTH_ROWS, count - l)):
-                    for n in range(C - c):
-                        out[(i * count + l + r) * C + c + n] = spare[r * L + n]
+                p.copy_rows(spare, L, min(DEPTH_ROWS, count - l), C - c, out, (i * count + l) * C + c, C)
 
 
 @jit

@@ -93,9 +93,7 @@ def byte_product(a, b, out, plan, starts, factors, part, parts):
                         factors, rows_at + m, factor_at, by_row, zero, low, high, out if whole else spare, to, pitch,
                     )  # fmt: skip
                     if not whole:
-                        for r in range(min(step, m_high - m)):
-                            for l in range(N - n):
-                                out[(i * M + m + r) * N + n + l] = spare[r * L + l]
+                        p.copy_rows(spare, L, min(step, m_high - m), N - n, out, (i * M + m) * N + n, N)
 
 
 @jit

@@ -57,9 +57,8 @@ def window_product(x, base, taps, b, out, plan, starts, factors, part, parts):
                             to, stride, taps, T,
                         )  # fmt: skip
                         if not whole:
-                            for r in range(min(step, last - l)):
-                                for m in range(M - n):
-                                    out[(i * pixels + l + r) * pitch + g * M + n + m] = spare[r * L + m]
+                            to = (i * pixels + l) * pitch + g * M + n
+                            p.copy_rows(spare, L, min(step, last - l), M - n, out, to, pitch)
 
 
 @jit

@@ -13,7 +13,7 @@ from opgauge.reference_engine.types import Array, Kernel, TensorSpec
 from .compile import flat, host_codegen, jit
 from .integer import bind_integer, bind_requantize, gemm_integer, gemm_requantize
 from .lastchannel import bind_rows, gemm_rows
-from .panels import aligned, batch_index, batch_size
+from .panels import aligned, batch_index, batch_size, copy_rows
 from .threads import spread
 from .tile import FLOAT_ROWS, float_lanes, float_tile
 from .windows import bind_window, gemm_window
@@ -45,14 +45,12 @@ def float_product(a, b, out, plan, part, parts):
                 row, left = (plan[5 + i] * M + m) * K, M - 1 - m
                 for q in range(group, min(group + G, p_high)):
                     n, at = q * L, (plan[5 + count + i] * P + q) * K * L
+                    to = (i * M + m) * N + n
                     if n + L <= N:
-                        to = (i * M + m) * N + n
                         float_tile(M == 1, a, row, K, left, b, at, K, out, to, N)  # type: ignore[call-arg]
                         continue
                     float_tile(M == 1, a, row, K, left, b, at, K, spare, 0, L)  # type: ignore[call-arg]
-                    for r in range(min(FLOAT_ROWS, M - m)):
-                        for l in range(N - n):
-                            out[(i * M + m + r) * N + n + l] = spare[r * L + l]
+                    copy_rows(spare, L, min(FLOAT_ROWS, M - m), N - n, out, to, N)
 
 
 def float_panels(b: Array) -> Array:

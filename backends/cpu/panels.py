@@ -189,6 +189,14 @@ def window(spatial: Ints, kernel: Ints, strides: Ints, dilations: Ints, pads: In
 
 
 @jit
+def copy_rows(spare, L, rows, width, out, to, pitch):
+    """out[to + r * pitch + l] = spare[r * L + l] for r < rows, l < width: the last columns of a tile, flat arrays"""
+    for r in range(rows):
+        for l in range(width):
+            out[to + r * pitch + l] = spare[r * L + l]
+
+
+@jit
 def take_apart(x, row, width, stride, pad, count, pad_value, out, channels, L):
     """out[c,r,p,j] = x[c, row[r], j*stride + p - pad], pad_value outside
 

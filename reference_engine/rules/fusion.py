@@ -150,7 +150,7 @@ def _clamped(graph: Graph, at: Index, node: Node, draft: Draft) -> str | None:
 
 def _channels_last(graph: Graph, at: Index, node: Node, draft: Draft) -> str | None:
     """A quantized convolution between two transposes reads and writes the layout that lies outside of them."""
-    if not is_move(node, "transpose") or node.attrs["perm"] != (0, *range(2, len(node.attrs["perm"])), 1):
+    if node.attrs["perm"] != (0, *range(2, len(node.attrs["perm"])), 1):
         return None
     name, private = through(at, node.inputs[0])
     gemm = at.producer.get(name)
@@ -186,11 +186,11 @@ def _pixels(graph: Graph, at: Index, gemm: Node, before: Node, shape: Ints, draf
     if weights.shape[:2] != (1, 1) or shape[:2] != (n, product[2]):
         return None
     turned = []
-    for name in (*gemm.inputs[2:6],):
+    for name in gemm.inputs[2:6]:
         size = graph.specs[name].shape
-        turned.append(name if len(size) < 2 else draft.reshape(name, (*size[:-2], size[-1], size[-2])))
         if len(size) >= 2 and 1 not in size[-2:]:
             return None
+        turned.append(name if len(size) < 2 else draft.reshape(name, (*size[:-2], size[-1], size[-2])))
     rows = draft.reshape(before.inputs[0], (n, 1, product[-1], c))
     flipped = draft.constant(np.ascontiguousarray(weights.swapaxes(-1, -2)))
     a_zero, b_zero, bias, factor = turned
