@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -288,7 +287,7 @@ def run(
                 journal.append("started", {"case": case})
 
             if cluster:
-                told = partial(journal.append, "worker")
+                told = functools.partial(journal.append, "worker")
                 outcome = dask_cluster.run(cluster, tasks, settings, on_record, on_task, told)
             else:
                 workers = jobs or supervisor.default_jobs()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -55,11 +55,7 @@ def costs(
     from . import accepted
     from . import costs as recorded
 
-    def opened(path: Path) -> dict[str, Any]:
-        recorded.load(path)
-        return accepted.read("costs", recorded.KEY, path)
-
-    document = accepted.begun("costs", recorded.KEY, file, reason, opened)
+    document = accepted.begun("costs", recorded.KEY, file, reason, recorded.read)
     found = recorded.measured(store.read(Path(journal) if journal else store.latest(out)).records)
     if not found:
         typer.echo("NOTHING RAN (exit 5): no case of the run says how long it took")

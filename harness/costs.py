@@ -18,13 +18,18 @@ KEY = "ms_per_case"
 WHOLE = {"node": 1000.0, "witness": 30.0}  # cases that are one task, in cases of a row
 
 
-def load(path: Path | None = None) -> dict[str, float]:
-    """Milliseconds per case by operator; the shipped ones without a path. Raises: BaselineError."""
-    table: dict[str, Any] = accepted.read("costs", KEY, path)[KEY]
-    for op, cost in table.items():
+def read(path: Path | None = None) -> dict[str, Any]:
+    """The whole document; the shipped one without a path. Raises: BaselineError."""
+    document = accepted.read("costs", KEY, path)
+    for op, cost in document[KEY].items():
         if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 < cost < 1e9:
             raise BaselineError(f"costs: {op} = {cost!r:.80} is no number of milliseconds")
-    return {op: float(cost) for op, cost in table.items()}
+    return document
+
+
+def load(path: Path | None = None) -> dict[str, float]:
+    """Milliseconds per case by operator; the shipped ones without a path. Raises: BaselineError."""
+    return {op: float(cost) for op, cost in read(path)[KEY].items()}
 
 
 def measured(records: Sequence[Record]) -> dict[str, float]:

@@ -57,10 +57,9 @@ def left(home: Path) -> Asked:
     Raises: BaselineError where the last run was not one over models.
     """
     found = resume.load(store.latest(home))
-    work = store.read(found.path).run.get("work") or []
-    if any(kind != "model" for kind, *_ in work):
+    if any(kind != "model" for kind, *_ in found.work):
         raise BaselineError(f"{found.path} is no run of `opgauge model`: go on with `opgauge run --resume`")
-    jobs = [Job(**json.loads(name)) for _, *names in work for name in names]
+    jobs = [Job(**json.loads(name)) for _, *names in found.work for name in names]
     waiting = [Job(**json.loads(name)) for task in found.tasks for name in task.names]
     helpers = {COUNTER} if any(job.unoptimised for job in jobs) else {COUNTER, UNOPTIMISED}
     backends = tuple(text for text in found.settings.backends if text not in helpers)

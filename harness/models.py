@@ -11,7 +11,7 @@ import functools
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -248,14 +248,11 @@ def judge_segment(
         graph = lower.lower(model, feeds)
         exacts = evaluate(graph, feeds, client.spec.policy)
         verdict = check.verdict_of(subject, graph, exacts, seen, client)
-        # Deviations of the operator, of what the runtime made of the region, of how it treats an output that is read.
-        shown = segments.with_readers(loaded.model.graph, segment)
-        tries = [(segment.op, segment), (segment.fused, segment), (regions.SHOWN if shown else "", shown or segment)]
-        for op, piece in tries if rows else ():
-            if verdict.status is Status.FAIL and op:
-                data = segments.alone(loaded.model, piece, feeds).SerializeToString()
-                again = replace(subject, op=op, model=data)
-                verdict = check.verdict_of(again, graph, exacts, seen, client, rows)
+        for op, piece in _excused_as(loaded, segment) if verdict.status is Status.FAIL and rows else ():
+            data = segments.alone(loaded.model, piece, feeds).SerializeToString()
+            verdict = check.verdict_of(replace(subject, op=op, model=data), graph, exacts, seen, client, rows)
+            if verdict.status is not Status.FAIL:
+                break
     except ModelError as error:
         return _record(loaded, where, segment.op, client, Status.UNSUPPORTED, f"{type(error).__name__}: {error}")
     if verdict.status is Status.UNTRUSTED and proves_nothing(exacts, verdict) == verdict.message:
@@ -265,6 +262,15 @@ def judge_segment(
     width = {name: _width(exact) for name, exact in zip(segment.outputs, exacts, strict=True) if name in outputs}
     made = replace(made, detail={**made.detail, "width": width}) if width else made
     return replace(made, us=round((time.perf_counter() - started) * 1e6, 1))
+
+
+def _excused_as(loaded: Loaded, segment: segments.Segment) -> Iterator[tuple[str, segments.Segment]]:
+    """Whose deviations may be meant: the operator's, the fused region's, those of an output that is read as well."""
+    yield segment.op, segment
+    if segment.fused:
+        yield segment.fused, segment
+    if shown := segments.with_readers(loaded.model.graph, segment):
+        yield regions.SHOWN, shown
 
 
 def _width(exact: Exact) -> float:

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from opgauge.backends import OURS
 from opgauge.reference_engine.errors import BaselineError
 from opgauge.reference_engine.types import Finding, Record
 
 KEYS = ("id", "operators", "runtime", "owner", "issue", "expires", "case", "reason")
 OPTIONAL = ("case", "reason")
 LONGEST = datetime.timedelta(days=14)
-OURS = ("cpu", "wgpu", "exact")
 
 
 @dataclass(frozen=True)

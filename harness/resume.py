@@ -22,12 +22,13 @@ SHARED = ("backends", "budget", "seed")
 
 
 class Resumed(NamedTuple):
-    """A journal that was not finished: its settings, its records so far and the tasks that are left."""
+    """A journal that was not finished: its settings, its records so far, the tasks that are left, and all of them."""
 
     path: Path
     settings: Settings
     tasks: list[Task]
     records: list[Record]
+    work: list[tuple[str, ...]]
 
 
 def work(tasks: Sequence[Task]) -> list[list[str]]:
@@ -99,11 +100,12 @@ def load(path: Path) -> Resumed:
     for case in sorted(finished):
         by_row[_row_of(case)].append(case)
     left = []
-    for kind, *names in (_words(words, path) for words in _list(run.get("work"), path)):
+    asked = [_words(words, path) for words in _list(run.get("work"), path)]
+    for kind, *names in asked:
         if (kind, *names) not in done:
             skip = [case for name in names for case in by_row[name]] if kind == "row" else ()
             left.append(Task(kind, tuple(names), tuple(skip)))
-    return Resumed(path, settings, left, [r for r in records if not _again(r, left, finished)])
+    return Resumed(path, settings, left, [r for r in records if not _again(r, left, finished)], asked)
 
 
 def _row_of(case: str) -> str:

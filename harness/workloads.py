@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opgauge.backends import BackendSpec, resolve
+from opgauge.backends import OURS, BackendSpec, resolve
 from opgauge.reference_engine.types import Array
 
 
@@ -103,9 +103,6 @@ def _build(side: Side) -> str:
     command = [side.python or sys.executable, "-P", "-c", _BUILD, json.dumps([rooms, _PACKAGES])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-OURS = ("cpu", "wgpu", "exact")
 
 
 def identity(side: Side, work: Workload) -> str:

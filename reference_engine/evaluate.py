@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -82,8 +83,10 @@ def accept(x: Real, policy: Policy) -> Exact:
     def repeated(part: Array | None) -> Array | None:
         return None if part is None else np.broadcast_to(part, x.shape)
 
-    parts = {name: repeated(getattr(made, name)) for name in ("value", "lo", "hi", "nan", "free", "real", "zero_point")}
-    return replace(made, **parts, members=tuple(np.broadcast_to(m, x.shape) for m in made.members))  # type: ignore[arg-type]
+    parts: dict[str, Any] = {
+        name: repeated(getattr(made, name)) for name in ("value", "lo", "hi", "nan", "free", "real", "zero_point")
+    }
+    return replace(made, **parts, members=tuple(np.broadcast_to(m, x.shape) for m in made.members))
 
 
 def _mask(mask: r.Mask, shape: tuple[int, ...]) -> Array | None:
