@@ -100,7 +100,8 @@ class BackendSpec:
 
     @property
     def name(self) -> str:
-        return re.split(r":|==|@|~", self.text)[0] if self.kind == "table" else self.text.partition("~")[0]
+        text, _ = declared.split(self.text)
+        return re.split(r":|==|@", text)[0] if self.kind == "table" else text
 
     @property
     def policy(self) -> Policy:
@@ -130,9 +131,9 @@ def resolve(text: str) -> BackendSpec:
     `path.py:attr@FOLDER`, `native:PATH.so:SYMBOL`, `faults:PATH:ID`; FOLDER is a virtual environment. Any of them may
     end in `~round=away+up,requant=fixed`: the rounding that is declared for it (declared.py).
     """
-    text, told, words = text.partition("~")
+    text, words = declared.split(text)
     spec = _undeclared(text)
-    if not told:
+    if not words:
         return spec
     policy = declared.parse(words, spec.policy)
     return replace(spec, text=f"{spec.text}~{words}", definition=replace(spec.definition, policy=policy))

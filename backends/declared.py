@@ -6,6 +6,7 @@ every reproducing line says under which policy it was judged.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -56,6 +57,14 @@ WORDS: dict[str, Callable[[str], Any]] = {
     "div_ulp": _ulp,
     "ftz": _yes,
 }
+
+
+def split(text: str) -> tuple[str, str]:
+    """A backend's name and what is declared behind it; a `~` of a path (`@~/venv`, `PROGRA~1`) declares nothing."""
+    name, _, words = text.rpartition("~")
+    return (
+        (name, words) if name and words and not re.search(r"[/\\:@]", words) and not words[:1].isdigit() else (text, "")
+    )
 
 
 def parse(words: str, base: Policy = DEFAULT) -> Policy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opgauge.backends import declared, resolve
+from opgauge.backends import UnknownBackendError, declared, resolve
 from opgauge.reference_engine import rounding
 from opgauge.reference_engine.lower import lower  # noqa: F401  the primitives register with it
 from opgauge.reference_engine.primitives.pointwise.conversion import exact_requantize
@@ -53,7 +53,20 @@ def test_the_policy_stays_in_the_name_and_out_of_the_deviations_key():
     assert spec.policy == Policy(round=("away",))
     assert resolve("onnxruntime:level=basic~requant=fixed").name == "onnxruntime"
     assert resolve("mine.py:run").policy == Policy()
+    with pytest.raises(declared.PolicyError):
+        resolve("mine.py:run~rounding")
+    with pytest.raises(UnknownBackendError):
+        resolve("mine.py:run~")
     assert resolve("wgpu~round=up").policy == Policy(round=("up",), ftz=True)
+
+
+@pytest.mark.parametrize("text", ["~/kernels/mine.py:run", "mine.py:run@~/venv", r"C:\PROGRA~1\mine.py:run"])
+def test_a_tilde_of_a_path_declares_nothing(text):
+    spec = resolve(text)
+    assert (spec.text, spec.name, spec.policy) == (text, text, Policy())
+    said = resolve(f"{text}~round=away")
+    assert (said.name, said.policy) == (text, Policy(round=("away",)))
+    assert said.environment == spec.environment
 
 
 def requantized(acc: np.ndarray, multiplier: float, policy: Policy) -> tuple[np.ndarray, np.ndarray]:
