@@ -17,7 +17,7 @@ import numpy as np
 
 from opgauge.reference_engine.errors import BackendUnavailableError, UnsupportedError
 
-from .result import FOREIGN, Runner, RunResult, foreign_word
+from .result import CONTRADICTED, FOREIGN, Runner, RunResult, foreign_word
 
 LEVELS = {
     "disable": "ORT_DISABLE_ALL",
@@ -99,7 +99,8 @@ def load(level: str = "all", threads: str = "1", x64quantprecision: str = "0") -
             outputs = _run(ort, session, inputs)
         except refusals as error:
             raise UnsupportedError(f"{type(error).__name__}: {error}") from error
-        return RunResult(tuple(outputs), {}, {"session": created_ns})
+        wrong = sum(map(_contradicted, session.get_outputs(), outputs))
+        return RunResult(tuple(outputs), {CONTRADICTED: wrong} if wrong else {}, {"session": created_ns})
 
     def into(model: bytes, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         bindable = all(a.size and not foreign_word(a.dtype) for a in (*inputs.values(), *outputs))
@@ -111,6 +112,14 @@ def load(level: str = "all", threads: str = "1", x64quantprecision: str = "0") -
         return None
 
     return Runner(run, into)
+
+
+def _contradicted(said: Any, y: np.ndarray) -> bool:
+    """Does its own shape inference say another length of an axis (a symbol or nothing agrees with every length)."""
+    if not said.shape:  # unknown, or a scalar
+        return False
+    lengths = [(n, m) for n, m in zip(said.shape, y.shape) if isinstance(n, int)]
+    return len(said.shape) != y.ndim or any(n != m for n, m in lengths)
 
 
 def _run_bound(session: Any, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> None:

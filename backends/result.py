@@ -32,6 +32,10 @@ def foreign_word(dtype: np.dtype) -> str:
     return marked or next((w for w, d in FOREIGN.items() if d == dtype and not d.metadata), "")
 
 
+# A count: outputs whose shape the runtime had inferred, and that came out otherwise.
+CONTRADICTED = "shapes_contradicted"
+
+
 class RunResult(NamedTuple):
     """What an adapter returns: outputs in graph order, what it counted, what it timed."""
 

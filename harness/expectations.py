@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.backends import OURS
+from opgauge.backends.result import CONTRADICTED
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import BaselineError
 from opgauge.reference_engine.types import Array, Exact, Status, Verdict
@@ -33,6 +34,7 @@ from .oracles import inside_set
 KEYS = ("id", "operators", "runtime", "versions", "when", "case", "predicate", "instead", "witness", "reason", "link")
 OPTIONAL = ("when", "case", "predicate", "instead")
 EVERY = "*"
+INFERRED = "inferred"  # a predicate: outputs are right, the runtime's own inference says another shape
 COMPARE: dict[str, Callable[[Array, float], Array]] = {
     ">=": np.greater_equal,
     "<=": np.less_equal,
@@ -48,7 +50,8 @@ class Deviation:
 
     `predicate` is `name op number` joined by `and`; names: `v` the number before rounding, `w` the same
     with the zero point, `got`, `lo`, `hi`, `under` how far got lies below w, `off` |got - v|, `rel`
-    |got - v| / |v|, `nan` 1 where got is NaN and 0 elsewhere. `when` is a condition on the backend's info and
+    |got - v| / |v|, `nan` 1 where got is NaN and 0 elsewhere; or `inferred` alone: every element is right, and the
+    runtime's own shape inference contradicts its output. `when` is a condition on the backend's info and
     options: `key~substring` or `key!~substring` joined by `and`, empty for always. `case` is a regular expression
     that is found in the case id, empty for every case. `instead` names a model of `instead.INSTEAD`: elements outside
     its acceptance set are not excused.
@@ -159,6 +162,8 @@ def _row(entry: Mapping[str, Any], index: int, name: str) -> Deviation:
 def clauses(predicate: str) -> tuple[tuple[str, str, float], ...]:
     """(name, comparison, number) of each `and`-joined clause. Raises: ValueError."""
     found = []
+    if predicate == INFERRED:
+        return ()
     for clause in filter(None, predicate.split(" and ")):
         match = re.fullmatch(r"\s*(v|w|got|lo|hi|under|off|rel|nan)\s*(>=|<=|==|>|<)\s*([-+0-9.e]+)\s*", clause)
         if not match:
@@ -223,6 +228,8 @@ def speaks_of(row: Deviation, case: str) -> bool:
 
 def excused(row: Deviation, exact: Exact, actual: Array) -> Array:
     """Elements that the predicate explains. Quantized outputs only know `v` and `w`."""
+    if row.predicate == INFERRED:
+        return np.zeros(exact.value.shape, bool)
     names: dict[str, Array] = {"got": actual.astype(np.float64), "lo": exact.lo, "hi": exact.hi}
     names["nan"] = np.isnan(names["got"]).astype(np.float64)
     if exact.real is not None:
@@ -254,15 +261,22 @@ def explain(
 ) -> Verdict:
     """A failure whose every offending element is excused becomes a deviation; anything else stays.
 
-    `alternative` gives the acceptance sets of a model of `instead.INSTEAD` on the same inputs.
+    `alternative` gives the acceptance sets of a model of `instead.INSTEAD` on the same inputs. An output of another
+    shape is excused as a whole, where all outputs are inside the sets of such a model.
     """
     mine = [row for row in rows if about(row, op)]
     if verdict.status is not Status.FAIL or not mine or len(exacts) != len(outputs):
         return verdict
-    used: set[str] = set()
+    used: set[str] = {row.id for row in mine if row.predicate == INFERRED and CONTRADICTED in verdict.detail}
     others = {row.instead: alternative(row.instead) for row in mine if row.instead}
     for i, (exact, actual) in enumerate(zip(exacts, outputs, strict=True)):
-        if actual.shape != exact.value.shape or dt.WORD.get(actual.dtype) != exact.dtype:
+        if actual.shape != exact.value.shape:
+            shaped = [row.id for row in mine if row.instead and _returned(others[row.instead], outputs)]
+            if not shaped:
+                return verdict
+            used.add(shaped[0])
+            continue
+        if dt.WORD.get(actual.dtype) != exact.dtype:
             return verdict
         outside = ~inside_set(exact, actual)
         if exact.free is not None:
@@ -276,6 +290,8 @@ def explain(
                 outside &= ~mask
         if outside.any():
             return verdict
+    if not used:  # nothing is outside: the fault is another one
+        return verdict
     names = ", ".join(sorted(used))
     reason = next(row.reason for row in mine if row.id in used)
     return replace(
@@ -283,6 +299,13 @@ def explain(
         status=Status.DEVIATION,
         message=f"{names}: {reason}",
         detail={**verdict.detail, "deviations": sorted(used)},
+    )
+
+
+def _returned(exacts: Sequence[Exact], outputs: Sequence[Array]) -> bool:
+    """Is all of this what the other model would give, shapes included."""
+    return len(exacts) == len(outputs) and all(
+        e.value.shape == o.shape and bool(_inside([e], o).all()) for e, o in zip(exacts, outputs, strict=True)
     )
 
 

@@ -203,10 +203,11 @@ def bias_scale_ignored(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
 
 
 def overhang_padded(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
-    """A pool whose padding reaches to the end of its last windows."""
-    node = model.graph.node[0]
+    """A pool, alone or in a QDQ region, whose padding reaches to the end of its last windows."""
+    node = next(n for n in model.graph.node if "kernel_shape" in attributes(n))
     given = attributes(node)
-    shape = content(model, feeds, "X").shape
+    read = next((n.input[0] for n in model.graph.node if n.output[0] == node.input[0]), node.input[0])
+    shape = content(model, feeds, read).shape
     spatial = shape[1:-1] if given.get("channels_last") else shape[2:]
     kernel, n = given["kernel_shape"], len(spatial)
     strides, pads = given.get("strides", [1] * n), given.get("pads", [0] * 2 * n)
@@ -218,6 +219,24 @@ def overhang_padded(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
             count -= 1  # no window starts beyond the data and its leading pad
         ends.append(end + max((count - 1) * stride - room, 0))
     set_attributes(node, pads=[*pads[:n], *ends], ceil_mode=0)
+    return feeds
+
+
+def one_window_where_none_fits(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """A pool that divides towards zero: an axis shorter than its window by less than a stride gets one window."""
+    node = model.graph.node[0]
+    given, spatial = attributes(node), content(model, feeds, "X").shape[2:]
+    n = len(spatial)
+    kernel, strides = given["kernel_shape"], given.get("strides", [1] * n)
+    dilations, pads = given.get("dilations", [1] * n), given.get("pads", [0] * 2 * n)
+    rooms = [
+        length + begin + end - (k - 1) * dilation - 1
+        for length, begin, end, k, dilation in zip(spatial, pads[:n], pads[n:], kernel, dilations, strict=True)
+    ]
+    lacks = [-room if -stride < room < 0 else 0 for room, stride in zip(rooms, strides, strict=True)]
+    if not any(lacks):
+        raise LookupError("every window fits")
+    set_attributes(node, pads=[*pads[:n], *(end + lack for end, lack in zip(pads[n:], lacks, strict=True))])
     return feeds
 
 
@@ -248,5 +267,6 @@ INSTEAD: dict[str, Rewrite] = {
     "cropped-where-resized": cropped_where_resized,
     "bias-scale-ignored": bias_scale_ignored,
     "overhang-padded": overhang_padded,
+    "one-window-where-none-fits": one_window_where_none_fits,
     "shown-as-quantized": shown_as_quantized,
 }

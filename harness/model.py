@@ -19,7 +19,7 @@ from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.case import id_of
 from opgauge.reference_engine.errors import CaseError
 from opgauge.reference_engine.types import Arg, Array, Attr, Case
-from opgauge.suites import regions
+from opgauge.suites import chains, regions
 from opgauge.suites.profiles import tensor
 
 # (first opset of ai.onnx, lowest IR version that may carry it)
@@ -95,9 +95,13 @@ def steps_of(case: Case) -> tuple[regions.Step, ...]:
     if case.domain != regions.DOMAIN:
         names = tuple("" if arg.absent else arg.name for arg in case.args)
         return (regions.Step(case.op, names, output_names(case), case.attrs),)
-    if case.op not in regions.TEMPLATES:
-        raise CaseError(f"no region {case.op!r}: use one of {', '.join(regions.TEMPLATES)}")
-    return regions.TEMPLATES[case.op](case)
+    templates = {**regions.TEMPLATES, **chains.TEMPLATES}
+    if case.op not in templates:
+        raise CaseError(f"no region {case.op!r}: use one of {', '.join(templates)}")
+    try:
+        return templates[case.op](case)
+    except (KeyError, IndexError, TypeError) as error:  # an id that somebody wrote
+        raise CaseError(f"{case.op}: the region cannot be built: {error!r}: see `opgauge list --cases`") from error
 
 
 def build(case: Case) -> tuple[bytes, dict[str, Array]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from opgauge.backends.result import CONTRADICTED
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine import rounding
 from opgauge.reference_engine.types import Array, Exact, Observation, Policy, Status, Verdict
@@ -28,7 +29,8 @@ UNSATURATED = 0.02
 def judge(exacts: Sequence[Exact], observation: Observation, policy: Policy) -> Verdict:
     """The verdict on all outputs of one case: the worst of each output's.
 
-    Source: N1 to N8 through `Exact`; a wrong count, shape or element type is a failure by itself.
+    Source: N1 to N8 through `Exact`; a wrong count, shape or element type is a failure by itself, and so is a
+        shape that the runtime's own inference contradicts: callers make room by it.
     """
     if observation.status is not Status.PASS:
         return Verdict(observation.status, observation.message)
@@ -44,6 +46,9 @@ def judge(exacts: Sequence[Exact], observation: Observation, policy: Policy) -> 
             _sum(parts), status=Status.FAIL, message=failed[0].message, detail=failed[0].detail, explained=""
         )
     total = _sum(parts)
+    if contradicted := observation.counts.get(CONTRADICTED, 0):
+        message = f"the runtime infers another shape than it returns, of {contradicted} of {len(parts)} outputs"
+        return replace(total, status=Status.FAIL, message=message, explained="", detail={CONTRADICTED: contradicted})
     reason = proves_nothing(exacts, total)
     if reason:
         return replace(total, status=Status.UNTRUSTED, message=reason)

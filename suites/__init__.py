@@ -10,7 +10,7 @@ import importlib
 from opgauge.reference_engine import extensions
 from opgauge.reference_engine.types import CaseSpec
 
-FAMILIES = ("linear", "pointwise", "reduce", "movement", "regions")
+FAMILIES = ("linear", "pointwise", "reduce", "movement", "regions", "chains")
 
 
 def cases() -> tuple[CaseSpec, ...]:

@@ -44,17 +44,18 @@ def region(op: str) -> Callable[[Case], tuple[Step, ...]]:
                 inputs.append("" if arg.absent else name)
                 continue
             triple = tuple(n for n in (name, f"{name}_scale", f"{name}_zero_point") if n in given)
-            steps.append(Step("DequantizeLinear", triple, (f"{name}_real",), _of(case, name)))
+            steps.append(Step("DequantizeLinear", triple, (f"{name}_real",), attributes_of(case, name)))
             inputs.append(f"{name}_real")
         own = tuple((k, v) for k, v in case.attrs if "." not in k)
         steps.append(Step(op, tuple(inputs), ("y_real",), own))
         parameters = tuple(n for n in ("y_scale", "y_zero_point") if n in given)
-        return (*steps, Step("QuantizeLinear", ("y_real", *parameters), ("y0",), _of(case, "y")))
+        return (*steps, Step("QuantizeLinear", ("y_real", *parameters), ("y0",), attributes_of(case, "y")))
 
     return nodes
 
 
-def _of(case: Case, name: str) -> tuple[tuple[str, Attr | Arg], ...]:
+def attributes_of(case: Case, name: str) -> tuple[tuple[str, Attr | Arg], ...]:
+    """Those spelled `name.attribute`."""
     return tuple((k.partition(".")[2], v) for k, v in case.attrs if k.startswith(f"{name}."))
 
 
@@ -282,6 +283,8 @@ def pool(draw: Draw, op: str, dtype: str) -> Case:
         attrs |= {"kernel_shape": kernel, "strides": (pick(draw, (1, 2)), pick(draw, (1, 2, 3)))}
         if rarely(draw, 2):
             attrs["pads"] = tuple(between(draw, 0, min(kernel) - 1) for _ in range(4))
+        if rarely(draw, 3):
+            attrs["ceil_mode"] = 1
         if op == "AveragePool" and rarely(draw, 3):
             attrs["count_include_pad"] = 1
     expected = moments(u.x)

@@ -10,6 +10,7 @@ import pytest
 
 from opgauge import expectations as ex
 from opgauge import gate, instead, model, quarantine
+from opgauge.backends.result import CONTRADICTED
 from opgauge.oracles import judge
 from opgauge.reference_engine.case import parse_id
 from opgauge.reference_engine.errors import BaselineError
@@ -143,7 +144,8 @@ def test_what_a_runtime_computes_instead_is_excused_and_nothing_else(row):
     ends = [np.asarray(x).astype(sets[0].value.dtype) for x in (sets[0].value, sets[0].hi, sets[0].lo)]
     told = next((x.copy() for x in ends if status(x) is Status.DEVIATION), ends[0])
     assert status(told) is Status.DEVIATION
-    at = np.unravel_index(np.argmax(told != exacts[0].value), told.shape)
+    differs = told != exacts[0].value if told.shape == exacts[0].value.shape else np.ones(told.shape, bool)
+    at = np.unravel_index(np.argmax(differs), told.shape)
     told[at] = told[at] + 3 if told[at] < 100 else told[at] - 3
     assert status(told) is Status.FAIL  # wrong in another way
 
@@ -269,3 +271,57 @@ def test_what_is_put_aside_stays_a_finding_and_an_expired_row_is_one(tmp_path, m
     assert told(bad)[0][0] == "quarantine"
     assert "expired on 2027-01-10" in told(bad)[0][1]
     assert told(bad)[1:] == [("fail", "no")]
+
+
+POOL = "MaxPool/float32/op13/X=float32:1x1x2:1,2/@kernel_shape=I:3/@strides=I:2/y=float32/plain/s0"
+ONE_WINDOW = (
+    ROW.replace('predicate = "v >= 100 and got == 0"', 'instead = "one-window-where-none-fits"')
+    .replace('["QLinearMul"]', '["MaxPool"]')
+    .replace("overflow", "one-window")
+)
+
+
+@pytest.mark.parametrize(
+    ("got", "status"),
+    [
+        (np.zeros((1, 1, 0)), Status.PASS),
+        (np.full((1, 1, 1), 2.0), Status.DEVIATION),
+        (np.full((1, 1, 1), 1.0), Status.FAIL),  # its shape, and not its values
+        (np.full((1, 1, 2), 2.0), Status.FAIL),
+    ],
+)
+def test_another_shape_is_excused_only_as_a_whole(got, status):
+    case, _ = parse_id(POOL)
+    data, inputs = model.build(case)
+    exacts = evaluate(lower(data, inputs), inputs)
+    outputs = (got.astype(np.float32),)
+    verdict = judge(exacts, Observation(Status.PASS, outputs), Policy())
+
+    def other(name):
+        return instead.exacts(name, data, inputs, Policy())
+
+    assert ex.explain(ex.parse(ONE_WINDOW, "here"), "MaxPool", exacts, outputs, verdict, other).status is status
+
+
+def test_a_row_about_windows_that_do_not_fit_says_nothing_where_they_do():
+    case, _ = parse_id(POOL.replace("1x1x2:1,2", "1x1x3:1,2,3"))
+    assert instead.exacts("one-window-where-none-fits", *model.build(case), Policy()) == ()
+
+
+INFERRED = ROW.replace("v >= 100 and got == 0", "inferred")
+
+
+@pytest.mark.parametrize(
+    ("got", "counted", "rows", "status"),
+    [
+        ([1, 255, 255], 0, INFERRED, Status.PASS),
+        ([1, 255, 255], 1, INFERRED, Status.DEVIATION),
+        ([1, 255, 255], 1, ROW, Status.FAIL),  # a row about elements excuses no shape
+        ([1, 7, 255], 1, INFERRED, Status.FAIL),
+        ([1, 7, 255], 0, INFERRED, Status.FAIL),
+    ],
+)
+def test_a_shape_that_the_runtime_contradicts_is_a_fault_of_its_own(got, counted, rows, status):
+    seen = Observation(Status.PASS, (np.asarray(got, np.uint8),), counts={CONTRADICTED: counted})
+    verdict = judge([exact()], seen, Policy())
+    assert ex.explain(ex.parse(rows, "here"), "QLinearMul", [exact()], seen.outputs, verdict).status is status

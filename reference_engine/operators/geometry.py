@@ -35,10 +35,12 @@ def windows(
     pads: Ints | None,
     auto_pad: str,
     ceil_mode: int = 0,
+    may_be_empty: bool = False,
 ) -> Windows:
     """out = floor((in + pads - ((kernel - 1) * dilation + 1)) / stride) + 1, or ceil.
 
-    With ceil_mode a last window that starts in the end padding is dropped.
+    With ceil_mode a last window that starts in the end padding is dropped. Where the floor formula gives 0 for a
+    window that does not fit, the axis is empty if it `may_be_empty` (a pooling), else refused (a convolution).
     Raises: ShapeError where a list has the wrong length or a window does not fit, ModelError for auto_pad,
         UnknownOperatorError where ONNX does not say what auto_pad means.
     Source: ONNX Conv-11, MaxPool-22.
@@ -77,10 +79,10 @@ def windows(
                 )
             out = (-(-room // stride) if ceil_mode else room // stride) + 1
             if room < 0:
-                out = 0
+                out = out if may_be_empty and not ceil_mode else -1
             if ceil_mode and (out - 1) * stride >= size + begin:
                 out -= 1
-        if out < 1:
+        if out < 0 or (not out and room >= 0):
             raise ShapeError(
                 f"{emit.source}: a window of {reach} (kernel {kernel}, dilation {dilation}) does not fit "
                 f"axis {i + 2} of size {size} padded by {begin} and {end}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
@@ -36,6 +37,30 @@ def pool_axis(draw: Draw, kernel: int, stride: int, dilation: int, explicit: boo
     return max(length, reach, 1), begin, end
 
 
+def reach_of(attrs: Mapping[str, Attr | None]) -> Shape:
+    """How many elements a window spans, per axis."""
+    kernel = kernel_of(attrs)
+    dilations: Shape = attrs["dilations"] or (1,) * len(kernel)  # type: ignore[assignment]
+    return tuple((k - 1) * n + 1 for k, n in zip(kernel, dilations, strict=True))
+
+
+def fits(shape: Shape, attrs: Mapping[str, Attr | None]) -> bool:
+    return all(length >= reach for length, reach in zip(shape[2:], reach_of(attrs), strict=True))
+
+
+def no_window(draw: Draw, shape: Shape, attrs: dict[str, Attr | None]) -> tuple[Shape, dict[str, Attr | None]]:
+    """One axis too short for any window, by no more than a stride: the formula gives it no elements."""
+    axis = between(draw, 0, len(shape) - 3)
+    reach = reach_of(attrs)[axis]
+    if reach < 2:
+        return shape, attrs
+    lack = between(draw, 1, reach - 1)
+    strides: list[int] = list(attrs["strides"] or (1,) * (len(shape) - 2))  # type: ignore[arg-type]
+    strides[axis] = max(strides[axis], lack)
+    lengths = (*shape[: 2 + axis], reach - lack, *shape[3 + axis :])
+    return lengths, {**attrs, "strides": tuple(strides), "pads": None, "ceil_mode": None, "auto_pad": None}
+
+
 def pooling(draw: Draw, op: str) -> tuple[Shape, dict[str, Attr | None], int]:
     """(input shape, attributes, opset) of a pooling over one to three axes."""
     rank = pick(draw, (2, 1, 2, 2, 3))
@@ -61,6 +86,8 @@ def pooling(draw: Draw, op: str) -> tuple[Shape, dict[str, Attr | None], int]:
         "strides": strides if any(s > 1 for s in strides) or rarely(draw, 3) else None,
     }
     shape = (between(draw, 1, 3), pick(draw, (3, 1, 4, 5, 8) if rank < 3 else (2, 1, 3)), *lengths)
+    if op in DILATED and rarely(draw, 16):
+        shape, attrs = no_window(draw, shape, attrs)
     return shape, attrs, DILATED.get(op, 13) if attrs["dilations"] else 13
 
 
@@ -90,7 +117,7 @@ def float_data(draw: Draw, dtype: str) -> tuple[str, Data]:
 @st.composite
 def average_pool(draw: Draw, dtype: str) -> Case:
     shape, attrs, opset = pooling(draw, "AveragePool")
-    attrs["count_include_pad"] = 1 if rarely(draw, 2) else None
+    attrs["count_include_pad"] = 1 if rarely(draw, 2) and fits(shape, attrs) else None
     kind, data = float_data(draw, dtype)
     return d.make_case(draw, "AveragePool", (d.filled("X", dtype, shape, data),), (dtype,), attrs, opset, kind)
 
@@ -128,7 +155,7 @@ def channels_last(shape: Shape, attrs: dict[str, Attr | None]) -> Shape:
     return (shape[0], *shape[2:], shape[1])
 
 
-def kernel_of(attrs: dict[str, Attr | None]) -> Shape:
+def kernel_of(attrs: Mapping[str, Attr | None]) -> Shape:
     return attrs["kernel_shape"]  # type: ignore[return-value]
 
 

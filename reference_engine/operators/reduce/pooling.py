@@ -43,13 +43,13 @@ def lower_maxpool(
 ) -> tuple[Value, ...]:
     """Y[n,c,o] = max over k of X[n,c,o*stride + k*dilation - pad], the padding being -inf; Indices say where it lies
 
-    Shapes: X [N,C,*S] -> Y [N,C,*O], Indices [N,C,*O] into the flat X, column-major in an image where
-        storage_order is 1. Which of equal elements is meant nothing says.
+    Shapes: X [N,C,*S] -> Y [N,C,*O], O empty where no window fits, Indices [N,C,*O] into the flat X, column-major in
+        an image where storage_order is 1. Which of equal elements is meant nothing says.
     Source: ONNX MaxPool-22.
     """
     one_of(emit, "X", X, (*dt.FLOATS, "int8", "uint8"))
     _check_image(emit, X)
-    window = windows(emit, X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    window = windows(emit, X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, may_be_empty=True)
     lowest = -np.inf if dt.is_float(X.dtype) else dt.limits(X.dtype)[0]
     columns = _as_columns(emit, X, window, lowest)
     made = (*X.shape[:2], *window.out_shape)
@@ -121,7 +121,7 @@ def lower_averagepool(
     """
     one_of(emit, "X", X, dt.FLOATS)
     _check_image(emit, X)
-    window = windows(emit, X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    window = windows(emit, X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, may_be_empty=True)
     return cast(emit, _averages(emit, widen(emit, X), window, count_include_pad), X.dtype)
 
 
@@ -156,7 +156,7 @@ def lower_lppool(
     """
     one_of(emit, "X", X, dt.FLOATS)
     _check_image(emit, X)
-    window = windows(emit, X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    window = windows(emit, X.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, may_be_empty=True)
     y = _norm(emit, _as_columns(emit, widen(emit, X), window, 0), p)
     return cast(emit, reshape(emit, y, (*X.shape[:2], *window.out_shape)), X.dtype)
 
