@@ -37,6 +37,7 @@ WINDOW_BYTES = 256 << 20
 QUANTIZE_S = 120.0
 # An input moved by one part in a million: what the network itself makes of that is no fault of a runtime.
 PROBE = 1e-6
+PROBE_SHARE = 100  # of the elements of a quantized input one moves by a step
 PROBE_FACTOR = 4.0
 SUITE = "model"
 
@@ -154,7 +155,7 @@ def judge_model(
 
     @functools.cache  # backends of one policy share them
     def references(policy: Policy) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        moved = perturbed(loaded.feeds, loaded.seed)
+        moved = perturbed(loaded.feeds, loaded.seed, quantized_inputs(loaded.model.graph))
         return _reference(loaded, loaded.feeds, policy), _reference(loaded, moved, policy)
 
     for client in clients:
@@ -316,15 +317,45 @@ def _reference(loaded: Loaded, feeds: Mapping[str, Array], policy: Policy) -> tu
     return tuple(e.value for e in evaluate(graph, feeds, policy))
 
 
-def perturbed(feeds: Mapping[str, Array], seed: int) -> dict[str, Array]:
-    """Float inputs moved by one part in a million, at random."""
-    rng = np.random.Generator(np.random.PCG64(seed + 1))
+def quantized_inputs(graph: onnx.GraphProto) -> dict[str, float]:
+    """Float inputs that are quantized first, with the size of a step."""
+    scales = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
+    names = {info.name for info in graph.input}
     return {
-        name: (x * (1 + PROBE * rng.standard_normal(x.shape))).astype(x.dtype)
-        if dt.is_float(dt.word_of(x.dtype))
-        else x
-        for name, x in feeds.items()
+        node.input[0]: float(scales[node.input[1]].ravel()[0])
+        for node in graph.node
+        if node.op_type == "QuantizeLinear" and node.input[0] in names and node.input[1] in scales
     }
+
+
+def perturbed(feeds: Mapping[str, Array], seed: int, steps: Mapping[str, float] | None = None) -> dict[str, Array]:
+    """Float inputs moved by one part in a million at random, a hundredth of a quantized one by a step up or down.
+
+    `steps` are those of float inputs that are quantized first: a part in a million would round away.
+    """
+    rng = np.random.Generator(np.random.PCG64(seed + 1))
+    steps = steps or {}
+
+    def some(shape: tuple[int, ...]) -> Array:
+        """-1, 0 or 1; one element in a hundred, or one, is not 0."""
+        size = math.prod(shape)
+        moves = np.zeros(size)
+        count = max(1, size // PROBE_SHARE)
+        moves[rng.permutation(size)[:count]] = rng.choice((-1.0, 1.0), count)
+        return moves.reshape(shape)
+
+    def moved(name: str, x: Array) -> Array:
+        if not x.size:
+            return x
+        if dt.is_float(dt.word_of(x.dtype)):
+            slight = x * (1 + PROBE * rng.standard_normal(x.shape))
+            return (slight + some(x.shape) * steps.get(name, 0.0)).astype(x.dtype)
+        if x.dtype.kind in "iu" and x.dtype.itemsize <= 2:
+            ends = np.iinfo(x.dtype)
+            return np.clip(x + some(x.shape), ends.min, ends.max).astype(x.dtype)
+        return x
+
+    return {name: moved(name, x) for name, x in feeds.items()}
 
 
 def compare(

@@ -195,6 +195,23 @@ def test_a_wrong_output_that_no_node_explains_is_reported_by_the_probe():
     assert not sensitive["suspicious"]
 
 
+def test_the_probe_moves_a_quantized_input_by_steps_that_do_not_round_away():
+    s, step = Sketch(np.random.Generator(np.random.PCG64(1))), 0.5
+    x = s.input(s.normal(20, 30))
+    s("Relu", s.input(s.normal(3)))
+    data, _ = s.build((s("QuantizeLinear", x, s.const(step), s.const(0, "int8")), "int8"))
+    steps = models.quantized_inputs(onnx.load_from_string(data).graph)
+    assert steps == {x: step}
+    feeds = {x: np.zeros((20, 30), np.float32), "bytes": np.full(600, 255, np.uint8), "ids": np.arange(9)}
+    moved = models.perturbed(feeds, 1, steps)
+    assert np.count_nonzero(np.rint(moved[x] / step)) == 6
+    assert set(np.unique(models.perturbed({"b": np.full(600, 7, np.uint8)}, 1)["b"])) == {6, 7, 8}
+    assert moved["bytes"].min() == 254
+    np.testing.assert_array_equal(moved["ids"], np.arange(9))
+    alone = models.perturbed(feeds, 1)[x]  # the control: no steps, nothing survives the rounding
+    assert not np.rint(alone / step).any()
+
+
 # ---- cutting
 
 
