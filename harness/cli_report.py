@@ -77,16 +77,23 @@ def journal_of(text: str) -> Path:
 def read(text: str) -> Stored:
     """Raises: RunError, BaselineError."""
     path = journal_of(text)
-    contents, end, cards = store.read(path), {}, []
-    for entry in store.entries(path):
-        if entry["kind"] == "end":
+    run: dict[str, Any] = {}
+    end: dict[str, Any] = {}
+    records, cards = [], []
+    for entry in store.entries(path):  # once: most of a large report's time goes into reading it
+        if entry["kind"] == "record":
+            del entry["kind"]
+            records.append(store.record_from_dict(entry))
+        elif entry["kind"] == "run":
+            run = entry
+        elif entry["kind"] == "end":
             end = entry
         elif entry["kind"] == "card":
             cards.append(entry)
     # Without an end the run was cut short.
-    settings, meta = contents.run.get("settings") or {}, end.get("meta") or {}
+    settings, meta = run.get("settings") or {}, end.get("meta") or {}
     told = {
-        "command": " ".join(["opgauge", *map(str, contents.run.get("argv") or [])]),
+        "command": " ".join(["opgauge", *map(str, run.get("argv") or [])]),
         "version": "",
         "started": "",
         "seconds": 0,
@@ -97,8 +104,8 @@ def read(text: str) -> Stored:
         "exit_code": end.get("exit_code", INTERRUPTED),
         "verdict": "",
     }
-    apart = set(contents.run.get("counted") or ())
-    shown, counted = ([r for r in contents.records if (r.backend in apart) is side] for side in (False, True))
+    apart = set(run.get("counted") or ())
+    shown, counted = ([r for r in records if (r.backend in apart) is side] for side in (False, True))
     return Stored(path.parent.name, shown, {**told, **meta}, cards, counted)
 
 

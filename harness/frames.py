@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 import pandas as pd
@@ -22,8 +23,8 @@ VACUOUS_LEAST = 2
 
 def frame(records: Sequence[Record]) -> pd.DataFrame:
     """One row a record, without detail and counts; `special` marks the data profiles that are not ordinary."""
-    rows = pd.DataFrame([tuple(getattr(r, f) for f in FIELDS) for r in records], columns=FIELDS)
-    rows["status"] = [str(r.status) for r in records]
+    rows = pd.DataFrame(list(map(attrgetter(*FIELDS), records)), columns=FIELDS)
+    rows["status"] = [r.status.value for r in records]
     rows["special"] = ~rows["profile"].isin(ORDINARY)
     rows["judged"] = rows["status"].isin([str(s) for s in JUDGED])
     return rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from functools import cache
 
 from opgauge.backends import UnknownBackendError, resolve
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
@@ -19,11 +20,12 @@ def findings(records: Sequence[Record], informative: Collection[str] = ()) -> li
     now = quarantine.today()
     rows = expectations.quarantined(now)
     found = quarantine.expired(rows, now)
+    runtime = cache(_runtime)
     for r in records:
         if r.backend in informative:
             continue
         if r.status in FINDINGS:
-            aside = quarantine.of(r, _runtime(r.backend), rows, now) if rows else None
+            aside = quarantine.of(r, runtime(r.backend), rows, now) if rows else None
             text = f"{r.message} [{aside}]" if aside else r.message
             detail = {**r.detail, "quarantine": aside.id} if aside else r.detail
             found.append(Finding(str(r.status), f"{r.op}/{r.label} on {r.backend}", text, repro_line(r), detail))
@@ -39,9 +41,10 @@ def refusals(records: Sequence[Record], informative: Collection[str] = ()) -> li
     Only in rows of which it takes something: what a version does not have at all is no fault.
     """
     rows: dict[tuple[str, str, str], dict[str, dict[str, Record]]] = defaultdict(lambda: defaultdict(dict))
+    runtime = cache(_runtime)
     for r in records:
         if r.suite == "operators" and r.backend not in informative:
-            rows[_runtime(r.backend), r.op, r.label][r.backend][r.case] = r
+            rows[runtime(r.backend), r.op, r.label][r.backend][r.case] = r
     found = []
     for (_, op, label), seen in sorted(rows.items()):
         for backend, mine in seen.items():

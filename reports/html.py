@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -29,6 +30,7 @@ __all__ = ["anchor", "cell", "heat", "render"]
 
 LIMIT_BYTES = 500_000
 DELTA = 20  # operators of the comparison with the run before
+PHONE, HEADING_LETTER = 356, 6.9  # pixels: the matrix on the narrowest phone, a letter of its heading
 FAILURES = 60  # shown in full; four times as many are listed by their line, the rest counted
 
 SCRIPT = """
@@ -76,25 +78,45 @@ def render(
     """
     check_counts(tables, records)
     context = _context(tables, records, findings, meta, extras)
-    rows, page = _rows(tables), ""
+    rows, made = _rows(tables), ""
     for full, dtypes in ((FAILURES, True), (FAILURES // 3, True), (FAILURES // 3, False), (5, False)):
-        page = _page(context | failures(records, full) | {"rows": rows, "drill": dtypes}, len(tables.backends))
-        if len(page.encode()) <= LIMIT_BYTES:
+        shown = context | failures(records, full) | {"rows": rows, "drill": dtypes}
+        made = page("report.html.j2", shown, tables.backends.index)
+        if len(made.encode()) <= LIMIT_BYTES:
             break
-    return page
+    return made
 
 
-def _page(context: Mapping[str, Any], backends: int) -> str:
-    # The number of columns is a style, and style attributes are closed by the policy.
-    style = read("report.css") + f":root{{--backends:{max(1, backends)}}}\n"
+def page(file: str, context: Mapping[str, Any], columns: Sequence[str] = ("",)) -> str:
+    """A template filled in, under a policy that admits its own style and script; `columns` head its matrix."""
+    style = read("report.css") + matrix_style(columns)
     policy = (
         f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(SCRIPT)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    return (
-        template("report.html.j2").render(context, policy=Markup(policy), style=Markup(style), script=Markup(SCRIPT))
-        + "\n"
-    )
+    return template(file).render(context, policy=Markup(policy), style=Markup(style), script=Markup(SCRIPT)) + "\n"
+
+
+def matrix_style(columns: Sequence[str]) -> str:
+    """The number of columns, as style attributes are closed by the policy; on a phone, what heads each.
+
+    Where the headings do not fit side by side, every cell is headed by its own.
+    """
+    shown = [clean(c, 40) for c in columns] or [""]
+    style = f":root{{--backends:{len(shown)}}}\n"
+    word = max(len(part) for name in shown for part in _BREAKS.split(name))
+    if word * HEADING_LETTER + 8 <= PHONE // len(shown):
+        return style
+    labels = "".join(f'.matrix td:nth-child({i}):before{{content:"{_css(name)}"}}' for i, name in enumerate(shown, 2))
+    label = ".matrix td:before{display:block;font-size:11px;color:var(--soft);overflow-wrap:anywhere}"
+    few = f":root{{--backends:{min(3, len(shown))}}}.matrix thead{{display:none!important}}"
+    return f"{style}@media (max-width:720px){{{few}{label}{labels}}}\n"
+
+
+def _css(text: str) -> str:
+    """A stranger's text inside a string of a style sheet; it breaks where `name` would let it."""
+    text = "\u200b".join(part for part in _BREAKS.split(text) if part)
+    return "".join(c if c.isascii() and (c.isalnum() or c in " .=:+-_~,") else f"\\{ord(c):x} " for c in text)
 
 
 def read(file: str) -> str:
@@ -118,9 +140,12 @@ def anchor(*words: object) -> str:
     return quote("=".join(clean(w, 120) for w in words), safe="=:,.-_")
 
 
-def name(op: object) -> Markup:
-    """An operator's name that may break after its domain."""
-    return Markup("::<wbr>").join(clean(op, 80).split("::"))
+def name(word: object, limit: int = 80) -> Markup:
+    """A name that may break after its domain, or between a backend's name, version and options."""
+    return Markup("<wbr>").join(part for part in _BREAKS.split(clean(word, limit)) if part)
+
+
+_BREAKS = re.compile(r"(?<=::)|(?<=[a-z0-9][:/,])(?!:)|(?===)|(?=~)")
 
 
 def _context(
@@ -161,9 +186,9 @@ def _context(
 
 
 def _version(name: str, info: Mapping[str, Any]) -> str:
-    """A backend's version where its name does not say it."""
-    version = str(info.get("version", ""))
-    return "" if name.endswith(f"=={version}") else version
+    """A backend's version where its name does not say it; of `name==1.2` and `1.2-77-branch` the name says enough."""
+    version, asked = str(info.get("version", "")), name.partition("==")[2].partition(":")[0]
+    return "" if asked and re.match(rf"{re.escape(asked)}(?![.\w])", version) else version
 
 
 def _run(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -226,7 +251,7 @@ def _cards(tables: Tables, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
         cards.append(
             {
                 "name": name,
-                "version": str(info.pop("version", "")),
+                "version": _version(name, info),
                 "policy": str(info.pop("policy", "")),
                 "info": [(clean(k, 40), clean(v, 300)) for k, v in info.items()],
                 "formulas": sorted(said, key=lambda f: -int(f[1])),

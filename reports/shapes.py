@@ -67,7 +67,7 @@ def features(case: str) -> tuple[dict[str, int], dict[str, str]]:
             traits[name] = "some" if any(n not in ("0", "") for n in numbers) else "none"
         elif name in ("strides", "dilations"):
             traits[name] = "more than 1" if any(n not in ("1", "") for n in numbers) else "1"
-        elif len(text) <= 12:
+        elif len(text) <= 24:
             traits[name] = text
     return sizes, traits
 
@@ -104,7 +104,7 @@ def shape_map(op: str, backend: str, cases: Sequence[tuple[str, bool]]) -> Shape
             failed[item] += bad
     several = {name for name, _ in counted if sum(n == name for n, _ in counted) > 1}
     told = [(f"{n} {v}", failed[n, v], counted[n, v]) for n, v in sorted(counted) if n in several]
-    return ShapeMap(op, backend, failing, len(read), said, variable, residues(table), tuple(told[:12]))
+    return ShapeMap(op, backend, failing, len(read), said, variable, residues(table), tuple(told[:16]))
 
 
 Read = Sequence[tuple[Mapping[str, int], Mapping[str, str], bool]]

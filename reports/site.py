@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
 from opgauge.reference_engine.types import FINDINGS, Record, Status
 
 from .diff import Difference, compare, operators
-from .html import SCRIPT, anchor, cell, digest, read, template
+from .html import anchor, cell, page
 from .legend import JUDGED, MARKS, NO_RESULT, STATUSES
 from .tables import repro_line
 
@@ -165,7 +163,7 @@ def pages(columns: Sequence[Column], known: Sequence[Known], title: str, reports
         entry = {"name": name, "versions": body["runtimes"][name]["versions"], "steps": body["runtimes"][name]["steps"]}
         mine = [row for row in known if row.runtime == versions[0].runtime]
         context = {"page": "runtime", "heading": name, "entry": entry, "rows": matrix(versions), "known": mine}
-        found[names[name]] = _page({**shared, **context}, len(versions))
+        found[names[name]] = _page({**shared, **context}, [v.version for v in versions])
     found["deviations.html"] = _page({**shared, "page": "deviations", "heading": "Known deviations", "known": known})
     return found
 
@@ -174,19 +172,5 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "backend"
 
 
-def _page(context: Mapping[str, Any], columns: int = 1) -> str:
-    style = read("report.css") + f":root{{--backends:{max(1, columns)}}}\n"
-    policy = (
-        f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(SCRIPT)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    made = template("site.html.j2").render(
-        context,
-        policy=Markup(policy),
-        style=Markup(style),
-        script=Markup(SCRIPT),
-        no_result=NO_RESULT,
-        anchor=anchor,
-        shown=SHOWN,
-    )
-    return made + "\n"
+def _page(context: Mapping[str, Any], columns: Sequence[str] = ("",)) -> str:
+    return page("site.html.j2", {**context, "no_result": NO_RESULT, "anchor": anchor, "shown": SHOWN}, columns)

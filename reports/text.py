@@ -43,7 +43,7 @@ def matrix(tables: Tables) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("operator", no_wrap=True)
     for name in backends:
-        table.add_column(Text(clean(name, 30)))
+        table.add_column(Text(clean(name, 30).replace("==", "\n==")), overflow="fold")
     for op, cells in grid(tables):
         table.add_row(Text(clean(op, 40)), *(cell(cells[b]) if b in cells else Text("—", "dim") for b in backends))
     return table

@@ -79,6 +79,22 @@ def test_onnx_own_runner_passes_on_what_is_lowered(runner: Runner) -> None:
     assert [r for r in reasons if not any(word in r for word in REFUSALS)] == []
 
 
+def test_disputed_tests_differ_and_no_others_beside_them_do(runner: Runner) -> None:
+    result, _ = result_of(runner, CpuBackend, f"^({'|'.join(onnx_backend.DISPUTED)})_cpu$")
+
+    assert result.testsRun == len(result.failures) == len(onnx_backend.DISPUTED) == 3
+    beside = "test_(resize_(up|down)sample_[a-z]+_[a-z_]*align_corners|attention_4d_causal[a-z0-9_]*)_cpu$"
+    others, reasons = result_of(runner, CpuBackend, beside)
+    assert len(others.failures) == 3 < others.testsRun - len(reasons)
+
+
+def test_a_constant_is_no_operator_that_is_missing(runner: Runner) -> None:
+    result, reasons = result_of(runner, CpuBackend, "test_(relu|elu|clip)_?[a-z]*_expanded(_ver18)?_cpu$")
+
+    assert result.failures == result.errors == []
+    assert result.testsRun - len(result.skipped) - len(reasons) >= 2
+
+
 def test_onnx_own_runner_sees_a_fault(runner: Runner) -> None:
     result, _ = result_of(runner, Faulty, "test_(qlinearmatmul_2D|transpose_default)[a-zA-Z0-9_]*_cpu$")
 

@@ -15,7 +15,7 @@ import pytest
 from opgauge.frames import tables
 from opgauge.reference_engine.errors import OpgaugeError
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
-from opgauge.reports import html, jsonfile, junit, markdown, text
+from opgauge.reports import html, jsonfile, junit, markdown, strips, text
 from opgauge.reports.legend import MARKS, STATUSES, acceptance, clean, share
 from opgauge.reports.tables import check_counts, groups, repro_line, verdict
 
@@ -339,3 +339,37 @@ def test_numbers_never_round_something_to_nothing():
     assert (acceptance([1, 2]), acceptance([3, 3]), acceptance([1, 2, 5])) == ("1 … 2", "3", "{1, 2, 5}")
     assert clean("x" * 300, 10) == "x" * 9 + "…"
     assert len(STATUSES) == len(Status)
+
+
+def test_columns_that_do_not_fit_on_a_phone_head_every_cell_themselves():
+    few = html.matrix_style(["cpu", "exact", "onnx-stored", "wgpu"])
+    many = html.matrix_style([f"onnxruntime==1.2{i}.0" for i in range(6)])
+
+    assert few == ":root{--backends:4}\n"
+    assert many.count("content:") == 6
+    assert 'nth-child(7):before{content:"onnxruntime' in many
+    hostile = html.matrix_style(['"}</style><script>\\', *"abcdefgh", "onnxruntime"])
+    assert "<" not in hostile
+    assert "script" in hostile
+    assert hostile.count('"') == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "shown"),
+    [
+        ("openvino==2025.4.1", "2025.4.1-20426-82bbf-releases/2025/4", ""),
+        ("onnxruntime==1.2", "1.2", ""),
+        ("onnxruntime==1.2:level=basic", "1.2", ""),
+        ("onnxruntime==1.2", "1.24", "1.24"),
+        ("onnxruntime", "1.32.0", "1.32.0"),
+    ],
+)
+def test_a_version_is_shown_where_the_name_does_not_say_it(name: str, version: str, shown: str):
+    assert html._version(name, {"version": version}) == shown
+
+
+def test_the_ends_of_a_model_have_few_digits():
+    output = {"name": "probs", "sqnr_db": 143.27, "top1": 1.0, "largest_difference": 1.1920928955078125e-07}
+
+    assert strips._end(output) == "probs: 143.3 dB, same first choice in 100 %, largest difference 1.2e-07"
+    assert strips._end({"name": "y", "sqnr_db": None, "largest_difference": 0.0}) == "y: largest difference 0"
