@@ -63,10 +63,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)  # json.loads makes one each time
+
+
 def strict_json(text: str | bytes, where: str) -> Any:
     """JSON without duplicate keys, NaN, infinities or lone surrogates. Raises: BaselineError."""
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+        value = _DECODER.decode(text.decode() if isinstance(text, bytes) else text)
         if b"\\ud" in (text if isinstance(text, bytes) else text.encode()).lower():
             json.dumps(value, ensure_ascii=False).encode()
         return value
