@@ -29,6 +29,7 @@ class BackendDef:
     `memory_limit` bytes of address space for its worker, 0 for none (GPU drivers reserve more than they use).
     `load_timeout_s` covers imports and the compilation of kernels. `informative` its verdicts are no findings.
     `distribution` is what the registry calls it, where its module is portable: then any version can be asked for.
+    `companions` are other distributions that its module imports.
     """
 
     module: str
@@ -39,6 +40,7 @@ class BackendDef:
     load_timeout_s: float = 120.0
     informative: bool = False
     distribution: str = ""
+    companions: tuple[str, ...] = ()
 
 
 BACKENDS: dict[str, BackendDef] = {
@@ -66,6 +68,16 @@ BACKENDS: dict[str, BackendDef] = {
         options=("isa", "precision", "reference", "threads"),
         memory_limit=0,
         distribution="openvino",
+    ),
+    "litert": BackendDef(
+        "opgauge.backends.litert",
+        "LiteRT (TensorFlow Lite), CPU, through a builder of ours",
+        # N10: kernels requantize in float32 or in fixed point, round half to even, away or up, divide by a reciprocal.
+        # Subnormals are flushed while it runs.
+        Policy(round=("even", "away", "up"), requant="fixed", q_div="recip", ftz=True),
+        options=("kernels", "threads"),
+        distribution="ai-edge-litert",
+        companions=("onnx",),
     ),
     "onnx-backend": BackendDef(
         "opgauge.backends.onnx_backend", "any class of the ONNX backend interface", options=("class", "device")

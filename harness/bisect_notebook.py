@@ -274,7 +274,7 @@ def release_backend(backend: str, package: str, version: str) -> tuple[str, bool
     name, _, rest = (backend or package).partition(":")
     row = BACKENDS.get(name)
     began = time.time()
-    python = environment.made(package, version)
+    python = environment.made(package, version, row.companions if row and row.distribution == package else ())
     fresh = (python.parent.parent / environment.READY).stat().st_mtime >= began
     if row is not None and row.distribution == package:
         return f"{name}=={version}{':' if rest else ''}{rest}", fresh

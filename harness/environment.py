@@ -79,27 +79,28 @@ def python_of(spec: BackendSpec) -> Path:
         if not found:
             raise BackendUnavailableError(f"{spec.text}: no interpreter in {folder}: give a virtual environment")
         return found[0]
-    return made(spec.distribution, spec.environment.removeprefix("=="))
+    return made(spec.distribution, spec.environment.removeprefix("=="), spec.definition.companions)
 
 
 def _interpreters(folder: Path) -> tuple[Path, ...]:
     return folder / "bin" / "python", folder / "Scripts" / "python.exe", folder
 
 
-def made(distribution: str, version: str) -> Path:
-    """The interpreter of an environment that holds this version, made where it is missing.
+def made(distribution: str, version: str, companions: tuple[str, ...] = ()) -> Path:
+    """The interpreter of an environment that holds this version and its companions, made where it is missing.
 
     Raises: BackendUnavailableError with what the installer said.
     """
     requirement = f"{distribution}=={version}"
     if not distribution or not re.fullmatch(r"[0-9A-Za-z.+!_-]+", version):
         raise BackendUnavailableError(f"{requirement!r} is not a version that can be installed")
-    word = hashlib.sha256(f"{requirement} {sys.version_info[:2]} {sys.platform}".encode()).hexdigest()[:8]
+    wanted = " ".join((requirement, *companions))
+    word = hashlib.sha256(f"{wanted} {sys.version_info[:2]} {sys.platform}".encode()).hexdigest()[:8]
     folder = caches.root() / "environments" / f"{distribution}-{version}-{word}"
     if not (folder / READY).exists():
         with caches.alone(folder.with_name(f"{folder.name}.lock")):
             if not (folder / READY).exists():
-                _make(folder, distribution, requirement)
+                _make(folder, distribution, requirement, companions)
     return next(p for p in _interpreters(folder) if p.exists())
 
 
@@ -119,17 +120,17 @@ def installer(python: Path) -> list[str]:
     return [*words, "-q"]
 
 
-def _make(folder: Path, distribution: str, requirement: str) -> None:
+def _make(folder: Path, distribution: str, requirement: str, companions: tuple[str, ...] = ()) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     _run(creator(folder), requirement)
     python = next(p for p in _interpreters(folder) if p.exists())
     install = installer(python)
-    _run([*install, requirement, "numpy", "ml_dtypes"], requirement)
+    _run([*install, requirement, *companions, "numpy", "ml_dtypes"], requirement)
     check = [str(python), "-c", f"import {distribution.replace('-', '_')}"]
     seen = subprocess.run(check, capture_output=True, text=True, timeout=INSTALL_S, check=False, errors="replace")
     if seen.returncode or OLD_NUMPY in seen.stderr:
         # Old releases do not say that they need numpy 1; some are imported with a warning, then crash on arrays.
-        _run([*install, requirement, "numpy<2", "ml_dtypes"], requirement)
+        _run([*install, requirement, *companions, "numpy<2", "ml_dtypes"], requirement)
         _run(check, requirement)
     listed = [str(python), "-c", _LIST]
     (folder / READY).write_text(_run(listed, requirement))

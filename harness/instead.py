@@ -7,6 +7,7 @@ Each rewrite edits a model of its own (the caller's copy) and returns the inputs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from opgauge.reference_engine.errors import ModelError
 from opgauge.reference_engine.evaluate import evaluate
 from opgauge.reference_engine.types import Array, Exact, Policy
 
+from . import requantized
+
 Feeds = Mapping[str, Array]
 Rewrite = Callable[[onnx.ModelProto, Feeds], Feeds]
 
@@ -27,7 +30,8 @@ def exacts(name: str, model: bytes, feeds: Feeds, policy: Policy) -> tuple[Exact
     other = onnx.load_from_string(model)
     try:
         inputs = INSTEAD[name](other, feeds)
-        return evaluate(lower.lower(other, inputs), inputs, policy)
+        told = replace(policy, requant="fixed") if name in IN_FIXED_POINT else policy
+        return evaluate(lower.lower(other, inputs), inputs, told)
     except (ModelError, LookupError, StopIteration, ValueError):  # a region of a model is not the case it was made for
         return ()
 
@@ -255,6 +259,65 @@ def shown_as_quantized(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
     return feeds
 
 
+def subnormals_read_as_zero(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """Every subnormal float32 operand replaced by 0 of its sign."""
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(_flushed(numpy_helper.to_array(tensor)), tensor.name))
+    return {name: _flushed(array) if array.dtype == np.float32 else array for name, array in feeds.items()}
+
+
+def _flushed(x: Array) -> Array:
+    small = np.abs(x) < np.finfo(np.float32).tiny
+    return np.asarray(np.where(small, np.copysign(np.float32(0), x), x), np.float32)
+
+
+QLINEAR = {
+    "Conv": "QLinearConv",
+    "MatMul": "QLinearMatMul",
+    "Gemm": "QGemm",
+    "Mul": "QLinearMul",
+}
+
+
+def one_in_fixed_point(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+    """A QDQ region as the QLinear operator that it stands for, requantized in fixed point (N10).
+
+    A bias has the scale x_scale * w_scale.
+    """
+    graph = model.graph
+    triples = {node.output[0]: list(node.input) for node in graph.node if node.op_type == "DequantizeLinear"}
+    (core,) = (node for node in graph.node if node.op_type in QLINEAR)
+    end = next(node for node in graph.node if node.op_type == "QuantizeLinear")
+    a, b, *bias = (triples[name] for name in core.input)
+    parts = [*a, *b, *end.input[1:]]
+    if core.op_type == "Gemm":
+        parts[6:6] = bias[0][:1] if bias else [""]
+    elif bias:
+        parts.append(bias[0][0])
+    made = helper.make_node(QLINEAR[core.op_type], parts, list(end.output))
+    if core.op_type in ("Gemm", "Mul"):
+        made.domain = "com.microsoft"
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    made.attribute.extend(core.attribute)
+    del graph.node[:]
+    graph.node.append(made)
+    return feeds
+
+
+def _requantized(rewrite: Callable[[onnx.ModelProto, dict[str, Array]], dict[str, Array]]) -> Rewrite:
+    """A model of requantized.py, which changes nodes and gives other scales."""
+
+    def instead(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
+        scales = {name: content(model, feeds, name) for name in requantized.scale_names(model)}
+        for name, array in rewrite(model, scales).items():
+            feeds = with_content(model, feeds, name, array)
+        return feeds
+
+    return instead
+
+
+IN_FIXED_POINT = ("one-in-fixed-point",)  # judged under requant=fixed (N10)
 INSTEAD: dict[str, Rewrite] = {
     "not-causal": not_causal,
     "bias-scaled": bias_scaled,
@@ -269,4 +332,8 @@ INSTEAD: dict[str, Rewrite] = {
     "overhang-padded": overhang_padded,
     "one-window-where-none-fits": one_window_where_none_fits,
     "shown-as-quantized": shown_as_quantized,
+    "subnormals-read-as-zero": subnormals_read_as_zero,
+    "one-in-fixed-point": one_in_fixed_point,
+    "multiplier-of-16-bits": _requantized(requantized.multiplier_of_16_bits),
+    "rounded-twice": _requantized(requantized.rounded_twice),
 }

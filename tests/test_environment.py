@@ -35,6 +35,8 @@ X = np.arange(3, dtype=np.float32)
 def test_portable_files_are_python_3_8_and_import_only_portable_files(name: str) -> None:
     tree = ast.parse((ROOT / name).read_text(), feature_version=(3, 8))
     runtimes = {"numpy", "ml_dtypes", Path(name).stem.removesuffix("_graph"), "onnx"}
+    if "litert" in name:
+        runtimes |= {"ai_edge_litert", "flatbuffers"}
     portable = {Path(each).stem for each in PORTABLE}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -149,7 +151,7 @@ def test_elsewhere_is_spelled_one_way_and_only_where_it_can_be() -> None:
     assert (
         resolve("onnxruntime@/some/venv:threads=1,level=basic").text == "onnxruntime@/some/venv:level=basic,threads=1"
     )
-    with pytest.raises(UnknownBackendError, match="any version of: onnx-reference, onnxruntime, openvino"):
+    with pytest.raises(UnknownBackendError, match="any version of: litert, onnx-reference, onnxruntime, openvino"):
         resolve("cpu==1.0")
     with Client(resolve("onnxruntime@/no/such/folder")) as client:
         assert "no interpreter in" in client.info["unavailable"]

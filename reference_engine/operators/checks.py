@@ -28,8 +28,10 @@ def same_dtype(emit: Emitter, **values: Value) -> None:
         raise DtypeError(f"{emit.source}: inputs must have one element type, got {found}")
 
 
-def one_of(emit: Emitter, name: str, value: Value, words: tuple[str, ...]) -> None:
+def one_of(emit: Emitter, name: str, value: Value | None, words: tuple[str, ...]) -> None:
     """Raises: DtypeError naming the input and what it may be."""
+    if value is None:
+        raise DtypeError(f"{emit.source}: {name} is absent, expected {' or '.join(words)}")
     if value.dtype not in words:
         raise DtypeError(f"{emit.source}: {name} is {value.spec}, expected {' or '.join(words)}")
 
