@@ -24,6 +24,10 @@ from .worker import CHANGED, clean
 if TYPE_CHECKING:
     from .formulas import Formula
 
+STRETCH = 6  # times its limit that a worker may take by the clock
+IDLE = 0.02  # of a core: who uses less waits for something and does not compute
+ENOUGH = 0.95  # of its limit in processor time: the rest is ours
+LOOK_LEAST_S = 0.1  # in which a process that shares a core with many others gets some of it
 GRACE_S = 1.0  # what it printed may have held it up while nobody read
 LOAD_CRASHES = 2  # then the backend counts as unavailable
 HISTORY = 64  # cases of a process that are kept to be asked again
@@ -37,10 +41,7 @@ class Request(NamedTuple):
     case: str
     header: dict[str, Any]
     tensors: list[wire.Tensor]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(len(data) for _, _, data in self.tensors)
+    nbytes: int
 
 
 class Client:
@@ -75,7 +76,7 @@ class Client:
         self._load_crashes = 0
         self._started = False
         self._info: dict[str, str] | None = None
-        self._request = Request("", {}, [])
+        self._request = Request("", {}, [], 0)
         self._history: deque[Request] = deque()
         self._history_bytes = 0
         self._in_flight = False
@@ -178,10 +179,13 @@ class Client:
             "rounds": rounds if repeats > 1 else 0,
         }
         tensors: list[wire.Tensor] = [("uint8", (len(model),), model)]
-        tensors += [(dt.word_of(x.dtype), x.shape, np.asarray(x).tobytes()) for x in inputs.values()]
+        nbytes = len(model)
+        for x in inputs.values():
+            tensors.append((dt.word_of(x.dtype), x.shape, np.asarray(x).tobytes()))
+            nbytes += x.nbytes
         if self._in_flight:  # nobody came for the last reply: it must not answer this case
             self._stop()
-        self._request, self._in_flight = Request(case_id, header, tensors), True
+        self._request, self._in_flight = Request(case_id, header, tensors, nbytes), True
         if not self._unavailable:
             self._dispatch()
 
@@ -352,7 +356,7 @@ class Client:
         return self._info
 
     def _ask_info(self) -> dict[str, str]:
-        self._request = Request("info", {"want": "info"}, [])
+        self._request = Request("info", {"want": "info"}, [], 0)
         if not self._unavailable:
             self._dispatch()
         try:
@@ -374,9 +378,27 @@ def _send(kernel: Kernel, request: Request, limit_s: float) -> None:
 
 
 def _reply(kernel: Kernel, since: float, limit_s: float) -> tuple[dict[str, Any], Observation]:
-    """Raises: Ended, Late, WireError, KeyError, TypeError, ValueError."""
-    deadline = max(since + limit_s, time.monotonic() + min(GRACE_S, limit_s))
-    reply, payload = kernel.receive(deadline)
+    """The reply and what it says.
+
+    The limit is meant for the work: a worker that still computes, but had less than `limit_s` of a processor since,
+    shares the machine or compiles for the first time, and is waited for, by the clock at most STRETCH times as long.
+
+    Raises: Ended, Late, WireError, KeyError, TypeError, ValueError.
+    """
+    looked, deadline = time.monotonic(), max(since + limit_s, time.monotonic() + min(GRACE_S, limit_s))
+    last, begun = deadline + (STRETCH - 1) * limit_s, isolation.processor_s(kernel.process.pid)
+    used = begun
+    while True:
+        try:
+            reply, payload = kernel.receive(deadline)
+            break
+        except Late:
+            before, used = used, isolation.processor_s(kernel.process.pid)
+            now = time.monotonic()
+            computes = used - before > IDLE * (now - looked) and used - begun < ENOUGH * limit_s
+            if not computes or now >= last:
+                raise
+            looked, deadline = now, min(last, now + max(limit_s - (used - begun), LOOK_LEAST_S))
     return reply, _observation(reply, wire.tensors_of(reply, payload))
 
 
@@ -387,7 +409,7 @@ def _crashed(kernel: Kernel, said: str) -> Observation:
 
 
 def _observation(reply: Mapping[str, Any], tensors: list[Array]) -> Observation:
-    status = Status(reply["status"])
+    status, message = Status(reply["status"]), reply.get("message", "")
     counts = {str(k): int(v) for k, v in reply.get("counts", {}).items()}
     times = {str(k): int(v) for k, v in reply.get("times_ns", {}).items()}
-    return Observation(status, tuple(tensors), clean(reply.get("message", "")), counts, times)
+    return Observation(status, tuple(tensors), clean(message) if message else "", counts, times)

@@ -19,11 +19,14 @@ import numpy as np
 PAGE = mmap.PAGESIZE
 CANARY = 0xC5
 CANARIES = bytes([CANARY]) * (4 * PAGE)  # more than lies beside any buffer
-POISONS = (0xFF, 0x5A)
+POISONS = (0xFE, 0x5A)  # glibc cannot fill what it allocates with 0xFF
 ALIGNED = 64
 KEPT_BYTES = 256 << 20  # of pages for later cases
 _PROT_NONE = 0
 _LIBC = ctypes.CDLL(None) if os.name == "posix" else None
+_COMPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+_mallopt: Any = getattr(_LIBC, "mallopt", None)
+_memcmp = _COMPARE(("memcmp", _LIBC)) if _LIBC is not None else None
 
 
 class GuardError(Exception):
@@ -44,11 +47,11 @@ class Buffer(NamedTuple):
     nbytes: int
 
 
-def same(address: int, expected: bytes) -> bool:
-    """memory[address:] == expected, at the speed of the C library."""
-    if _LIBC is None:
-        return ctypes.string_at(address, len(expected)) == expected
-    return not _LIBC.memcmp(ctypes.c_void_p(address), expected, ctypes.c_size_t(len(expected)))
+def same(address: int, expected: bytes, count: int) -> bool:
+    """memory[address:][:count] == expected[:count], at the speed of the C library."""
+    if _memcmp is None:
+        return ctypes.string_at(address, count) == expected[:count]
+    return not _memcmp(address, expected, count)
 
 
 def address_of(array: np.ndarray) -> int:
@@ -138,9 +141,7 @@ def differing(a: np.ndarray, b: np.ndarray, floating: bool) -> np.ndarray:
 def check_outside(buffer: Buffer, kind: str) -> None:
     """Raises: GuardError where a canary beside the buffer is gone."""
     end = buffer.start + buffer.nbytes
-    if same(buffer.address, CANARIES[: buffer.start]) and same(
-        buffer.address + end, CANARIES[: len(buffer.area) - end]
-    ):
+    if same(buffer.address, CANARIES, buffer.start) and same(buffer.address + end, CANARIES, len(buffer.area) - end):
         return
     before = np.flatnonzero(buffer.area[: buffer.start] != CANARY)
     behind = np.flatnonzero(buffer.area[end:] != CANARY)
@@ -152,11 +153,11 @@ def check_outside(buffer: Buffer, kind: str) -> None:
 
 
 def check_input(buffer: Buffer, view: np.ndarray, pristine: bytes, floating: bool) -> None:
-    """Raises: GuardError where the input or its surroundings changed; `pristine` is the area as it was."""
-    if same(buffer.address, pristine):
-        return
+    """Raises: GuardError where the input or its surroundings changed; `pristine` is the input as it was."""
     check_outside(buffer, "input")
-    before = np.frombuffer(pristine, view.dtype, view.size, buffer.start).reshape(view.shape)
+    if same(buffer.address + buffer.start, pristine, len(pristine)):
+        return
+    before = np.frombuffer(pristine, view.dtype).reshape(view.shape)
     count = int(differing(before, view, floating).sum()) or view.size
     raise GuardError("clobbered", f"input {buffer.name!r} changed: {count} of {view.size} elements")
 
@@ -170,7 +171,6 @@ def unwritten(first: np.ndarray, later: np.ndarray, poisons: Sequence[int]) -> i
 
 
 def poison_allocations(byte: int) -> None:
-    """What malloc returns from now on is filled with `byte` (glibc; elsewhere nothing)."""
-    mallopt: Any = getattr(_LIBC, "mallopt", None)
-    if mallopt is not None:
-        mallopt(-6, ~byte & 0xFF)  # M_PERTURB fills with the complement
+    """What malloc returns from now on is filled with `byte`, with 0 with nothing (glibc; elsewhere never)."""
+    if _mallopt is not None:
+        _mallopt(-6, ~byte & 0xFF if byte else 0)  # M_PERTURB fills with the complement

@@ -96,6 +96,7 @@ class Kernel:
             for fd in theirs:
                 os.close(fd)
         self._open = [self._from, self._err]
+        self._wait = isolation.waiter(self._open)
         for fd in (self._to, self._from):
             isolation.enlarge_pipe(fd)
         if not isolation.WINDOWS:
@@ -120,11 +121,12 @@ class Kernel:
 
     def _pump(self, timeout_s: float, writable: int = -1) -> bool:
         """Read what is there, standard error too; False when nothing came. Raises: Ended."""
-        ready = isolation.wait(self._open, timeout_s, writable)
+        ready = self._wait(timeout_s) if writable < 0 else isolation.wait(self._open, timeout_s, writable)
         if self._err in ready:
             data = os.read(self._err, 1 << 16)
             if not data:
-                self._open.remove(self._err)
+                self._open = [self._from]
+                self._wait = isolation.waiter(self._open)
             self._stderr = (self._stderr + data)[-STDERR_KEPT:]
         if self._from in ready:
             data = os.read(self._from, READ)
@@ -166,26 +168,26 @@ class Kernel:
     def receive(self, deadline: float) -> tuple[dict[str, Any], bytes]:
         """The next frame. Raises: Ended, Late."""
         try:
-            need = wire.PREFIX.size
+            buffer = self._buffer
             while True:
-                if len(self._buffer) >= wire.PREFIX.size:
-                    header_length, payload_length = wire.lengths(bytes(self._buffer[: wire.PREFIX.size]))
-                    need = wire.PREFIX.size + header_length + payload_length
-                    if len(self._buffer) >= need:
+                if len(buffer) >= wire.PREFIX.size:
+                    header_length, payload_length = wire.lengths(buffer)
+                    start = wire.PREFIX.size + header_length
+                    need = start + payload_length
+                    if len(buffer) >= need:
                         break
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise Late
                 if not self._pump(min(left, LOOK_S)) and not self.alive():
                     raise Ended("")  # dead, and a child of its kernel holds the pipe open
-            data = bytes(self._buffer[:need])
-            del self._buffer[:need]
-            start = wire.PREFIX.size + header_length
-            header = wire.decode_header(data[wire.PREFIX.size : start])
+            with memoryview(buffer) as frame:
+                header, payload = wire.decode_header(frame[wire.PREFIX.size : start]), bytes(frame[start:need])
+            del buffer[:need]
             shared = self._memory(1, 0)
             length = wire.shared_length(header, len(shared) if shared else 0)
             # A copy: the worker may write there at any time.
-            return header, bytes(memoryview(shared)[:length]) if shared and length else data[start:]
+            return header, bytes(memoryview(shared)[:length]) if shared and length else payload
         except wire.WireError as error:
             raise Ended(f"broke the protocol: {error}") from error
 

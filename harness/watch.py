@@ -5,7 +5,6 @@ Portable: runs on Python 3.8 with the standard library alone; what a system cann
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import locale
 import os
@@ -25,6 +24,12 @@ _LIBC: Any = ctypes.CDLL(None) if os.name == "posix" else None
 _STATUS_NAMES = ("file mode mask", "blocked signals", "ignored signals", "handled signals", "processors")
 _STATUS = re.compile(
     rb"Umask:\t(\w+).*SigBlk:\t(\w+)\nSigIgn:\t(\w+)\nSigCgt:\t(\w+)\n.*Cpus_allowed_list:\t(\S+)", re.DOTALL
+)
+_LOAD = re.compile(rb"VmRSS:\s*(\d+) kB\n.*Threads:\t(\d+)\n", re.DOTALL)
+_WAITED: Any = (
+    (os.P_ALL, 0, ctypes.create_string_buffer(256), os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if hasattr(os, "waitid")
+    else ()
 )
 _fegetexcept = getattr(_LIBC, "fegetexcept", int)
 _fegetround = getattr(_LIBC, "fegetround", int)  # the x87 unit has a mode of its own
@@ -62,19 +67,26 @@ def prepare() -> None:
     for fd in _files.values():  # /proc/self of the process that opened it
         os.close(fd)
     _files.clear()
-    _proc("status")
-    _proc("statm")
+    status()
     _states[:] = [state()]
     _loads.clear()
 
 
-def state() -> tuple[Any, ...]:
-    """The floating-point environment, the working directory, signals, timers, masks; `changes` gives them names."""
+def status() -> bytes:
+    """What the system tells about this process, for `state` and `load` together: it is what costs most there."""
+    return _proc("status")
+
+
+def state(told: bytes = b"") -> tuple[Any, ...]:
+    """The floating-point environment, the working directory, signals, timers, masks; `changes` gives them names.
+
+    `told` is a `status` just read.
+    """
     try:
         folder = os.getcwd()
     except OSError:
         folder = "(gone)"
-    status = _STATUS.search(_proc("status"))
+    found = _STATUS.search(told or status())
     return (
         (_ONE + _HALF_ULP, -_ONE - _HALF_ULP, _ONE + 1.5 * _HALF_ULP),
         _SUBNORMAL * _ONE > 0,  # a bool: once flushed, 5e-324 == 0
@@ -82,9 +94,9 @@ def state() -> tuple[Any, ...]:
         _fegetexcept(),
         _fegetround(),
         _timers(),
-        tuple(resource.getrlimit(kind)[0] for kind in _LIMITS),
+        tuple([resource.getrlimit(kind)[0] for kind in _LIMITS]),
         _locale(),
-        *(status.groups() if status else ()),
+        *(found.groups() if found else ()),
     )
 
 
@@ -94,9 +106,9 @@ def state_before() -> tuple[Any, ...]:
 
 
 def _timers() -> tuple[bool, ...]:
-    with contextlib.suppress(AttributeError):  # Windows
-        return signal.getitimer(signal.ITIMER_REAL)[0] > 0, signal.getitimer(signal.ITIMER_VIRTUAL)[0] > 0
-    return ()
+    if os.name != "posix":
+        return ()
+    return signal.getitimer(signal.ITIMER_REAL)[0] > 0, signal.getitimer(signal.ITIMER_VIRTUAL)[0] > 0
 
 
 def _locale() -> str:
@@ -108,7 +120,7 @@ def _locale() -> str:
 
 def _named(seen: tuple[Any, ...]) -> dict[str, str]:
     """Each thing in words."""
-    (up, down, over), subnormal, folder, traps, x87, timers, limits, place, *status = seen
+    (up, down, over), subnormal, folder, traps, x87, timers, limits, place, *others = seen
     if over == _ONE:
         rounding = "downward" if down != -_ONE else "toward zero"
     else:
@@ -123,7 +135,7 @@ def _named(seen: tuple[Any, ...]) -> dict[str, str]:
         "resource limits": " ".join(map(str, limits)),
         "locale": place,
     }
-    for name, value in zip(_STATUS_NAMES, status):
+    for name, value in zip(_STATUS_NAMES, others):
         text = value.decode()
         found[name] = f"{int(text, 16) & ~_THREAD_SIGNALS:x}" if name.endswith("signals") else text
     return found
@@ -137,16 +149,15 @@ def changes(before: tuple[Any, ...], after: tuple[Any, ...]) -> str:
     return "; ".join(f"{name} {now.get(name)} (was {was[name]})" for name in was if was[name] != now.get(name))
 
 
-def load(fd: int) -> Load:
-    """Threads, the lowest free descriptor (`fd` is any that is open), children, resident bytes."""
-    try:
-        threads = os.stat("/proc/self/task").st_nlink - 2
-    except OSError:
-        threads = 0
+def load(fd: int, told: bytes = b"") -> Load:
+    """Threads, the lowest free descriptor (`fd` is any that is open), children, resident bytes.
+
+    `told` is a `status` just read.
+    """
     free = os.dup(fd)
     os.close(free)
-    statm = _proc("statm").split()
-    return Load(threads, free, _children(), int(statm[1]) * 4096 if len(statm) > 1 else 0)
+    found = _LOAD.search(told or status())
+    return Load(int(found[2]), free, _children(), int(found[1]) << 10) if found else Load(0, free, _children(), 0)
 
 
 def earlier(fd: int) -> Load:
@@ -172,12 +183,8 @@ def remember(found: Load) -> None:
 
 
 def _children() -> int:
-    """1 where a child is left, running or not collected."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return 1
-    except (ChildProcessError, AttributeError):
-        return 0
+    """1 where a child is left, running or not collected. C's function: os.waitid says no with a slow exception."""
+    return int(bool(_WAITED) and _LIBC.waitid(*_WAITED) == 0)
 
 
 def grown(before: Load, after: Load) -> str:

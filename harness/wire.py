@@ -30,8 +30,9 @@ MAGIC = b"OPG1"
 MAX_HEADER = 4 << 20
 MAX_PAYLOAD = 1 << 30
 MAX_RANK = 64  # numpy's own limit
-SHARED_FROM = 64 << 10  # bytes; below it the pipe is as fast
+SHARED_FROM = 16 << 10  # bytes; below it the pipe is as fast
 _PADDING = bytes(64)
+_DECODER, _ENCODER = json.JSONDecoder(), json.JSONEncoder(check_circular=False)
 Tensor = Tuple[str, Sequence[int], bytes]  # dtype word, shape, row-major bytes
 
 
@@ -48,36 +49,44 @@ def word_of(dtype: np.dtype) -> str:
 
 def encode(header: dict[str, Any], tensors: Sequence[Tensor], shared: Any = None) -> bytes:
     """One frame of tensors (dtype word, shape, row-major bytes); `shared` is a buffer that may take the payload."""
-    payload = sum(len(data) + -len(data) % 64 for _, _, data in tensors)
-    described = {**header, "tensors": [[word, list(shape)] for word, shape, _ in tensors]}
-    parts = []
+    payload = 0
+    parts, described = [], []
+    for word, shape, data in tensors:
+        described.append([word, list(shape)])
+        nbytes = len(data)
+        parts.append(data)
+        if nbytes % 64:
+            parts.append(_PADDING[: -nbytes % 64])
+            nbytes += -nbytes % 64
+        payload += nbytes
+    inline = payload
     if shared is not None and SHARED_FROM < payload <= len(shared):
-        described["shared"] = payload
-        offset = 0
-        for _, _, data in tensors:
+        header = {**header, "shared": payload}
+        offset = inline = 0
+        for data in parts:
             shared[offset : offset + len(data)] = data
-            offset += len(data) + -len(data) % 64
-    else:
-        for _, _, data in tensors:
-            parts.append(data)
-            parts.append(_PADDING[: -len(data) % 64])
-    text = json.dumps(described).encode()
+            offset += len(data)
+        parts.clear()
+    text = _ENCODER.encode({**header, "tensors": described}).encode()
     if len(text) > MAX_HEADER or payload > MAX_PAYLOAD:
         raise WireError(f"message of {len(text)} + {payload} bytes, limits are {MAX_HEADER} + {MAX_PAYLOAD}")
-    return b"".join([PREFIX.pack(MAGIC, len(text), sum(map(len, parts))), text, *parts])
+    return b"".join([PREFIX.pack(MAGIC, len(text), inline), text, *parts])
 
 
-def lengths(prefix: bytes) -> tuple[int, int]:
-    """Header and payload length. Raises: WireError."""
-    magic, header, payload = PREFIX.unpack(prefix)
+def lengths(prefix: Any) -> tuple[int, int]:
+    """Header and payload length of the frame that begins there. Raises: WireError."""
+    magic, header, payload = PREFIX.unpack_from(prefix)
     if magic != MAGIC or header > MAX_HEADER or payload > MAX_PAYLOAD:
-        raise WireError(f"not a frame: {bytes(prefix)!r}")
+        raise WireError(f"not a frame: {bytes(prefix[: PREFIX.size])!r}")
     return header, payload
 
 
-def decode_header(text: bytes) -> dict[str, Any]:
+def decode_header(text: Any) -> dict[str, Any]:
     try:
-        header = json.loads(text)
+        written = str(text, "utf-8")
+        header, end = _DECODER.raw_decode(written)  # half the time of json.loads
+        if end != len(written):
+            raise ValueError(f"more text from character {end} on")
     except (ValueError, RecursionError) as error:
         raise WireError(f"header is not JSON: {error}") from error
     if not isinstance(header, dict) or not isinstance(header.get("tensors"), list):
@@ -102,15 +111,15 @@ def tensors_of(header: dict[str, Any], payload: Any) -> list[np.ndarray]:
         word, shape = item
         if not isinstance(word, str) or word not in NUMPY or len(shape) > MAX_RANK:
             raise WireError(f"tensor described as {item!r}")
-        count = 1
+        count, dtype = 1, NUMPY[word]
         for size in shape:
             if type(size) is not int or size < 0:
                 raise WireError(f"tensor described as {item!r}")
             count *= size
-        nbytes = count * NUMPY[word].itemsize
+        nbytes = count * dtype.itemsize
         if offset + nbytes > len(payload):
             raise WireError(f"tensor {item!r} ends at byte {offset + nbytes} of {len(payload)}")
-        flat = np.frombuffer(payload, NUMPY[word], count, offset) if count else np.empty(0, NUMPY[word])
+        flat = np.frombuffer(payload, dtype, count, offset) if count else np.empty(0, dtype)
         arrays.append(flat.reshape(shape))
         offset += nbytes + -nbytes % 64
     if offset != len(payload):

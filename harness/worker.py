@@ -13,7 +13,6 @@ from __future__ import annotations
 import faulthandler
 import json
 import math
-import mmap
 import os
 import platform
 import re
@@ -25,7 +24,7 @@ import numpy as np
 
 from opgauge.reference_engine.errors import OpgaugeError, UnsupportedError
 
-from . import adapters, guard, isolation, nursery, timed, watch, wire
+from . import adapters, channel, guard, isolation, nursery, timed, watch, wire
 from .adapters import load_callable as load_callable
 
 MESSAGE_LENGTH = 400
@@ -47,6 +46,7 @@ class Result(NamedTuple):
     bits: list[bytes]
     counts: dict[str, int]
     times_ns: dict[str, int]
+    copied: bool  # its arrays are views of its bits, no memory that a kernel knows of
 
 
 class _Stop(Exception):
@@ -77,10 +77,13 @@ class Places(NamedTuple):
     buffers: list[tuple[guard.Buffer, np.ndarray, bytes]]
     outputs: list[np.ndarray]
     out_buffers: list[guard.Buffer]
+    poison: int = 0  # of what the kernel allocates
 
 
 def _call(run: Any, model: bytes, places: Places, n_outputs: int) -> Result:
     """Run once and take the bits. Raises: _Stop."""
+    if places.poison:
+        guard.poison_allocations(places.poison)
     start = time.perf_counter_ns()
     try:
         if places.outputs:
@@ -96,17 +99,26 @@ def _call(run: Any, model: bytes, places: Places, n_outputs: int) -> Result:
             raise _Stop(UNSUPPORTED, _explain(error)) from None
         raise _Stop(FAIL, f"raised {_explain(error)}") from None
     elapsed = time.perf_counter_ns() - start
+    if places.poison:  # what the harness itself allocates need not be filled
+        guard.poison_allocations(0)
     counts, times = getattr(returned, "counts", {}), getattr(returned, "times_ns", {})
     if places.outputs:
-        arrays = [y.copy() for y in places.outputs]
+        bits = [y.tobytes() for y in places.outputs]
+        arrays = [_view(b, y) for b, y in zip(bits, places.outputs)]
     else:
         arrays = _outputs(getattr(returned, "outputs", returned), n_outputs)
+        bits = [a.tobytes() for a in arrays]
     return Result(
         arrays,
-        [a.tobytes() for a in arrays],
+        bits,
         {str(k): int(v) for k, v in counts.items()},
         {**{str(k): int(v) for k, v in times.items()}, "run": elapsed},
+        bool(places.outputs),
     )
+
+
+def _view(bits: bytes, like: np.ndarray) -> np.ndarray:
+    return np.frombuffer(bits, like.dtype).reshape(like.shape) if bits else np.empty(like.shape, like.dtype)
 
 
 def _outputs(outputs: Any, n_outputs: int) -> list[np.ndarray]:
@@ -151,7 +163,7 @@ class Case(NamedTuple):
 REVERSIBLE = ("float32", "float64", "float16", "int8", "uint8")
 
 
-def _check_state(run: Any, case: Case, first: Result) -> None:
+def _check_state(run: Any, case: Case, first: Result, poison: int) -> None:
     """Alternate with other data of the same shapes. Raises: _Stop where one call shows in another's result.
 
     What the first call returned must stay what it was, and both sets of data must give the same bits each time.
@@ -162,7 +174,7 @@ def _check_state(run: Any, case: Case, first: Result) -> None:
             x.ravel()[::-1].reshape(x.shape).copy() if str(x.dtype) in REVERSIBLE else x.copy() for x in case.inputs
         ]
         try:
-            decoy = _call(run, case.model, Places(dict(zip(case.names, mixed)), [], [], []), case.n_outputs)
+            decoy = _call(run, case.model, Places(dict(zip(case.names, mixed)), [], [], [], poison), case.n_outputs)
         except _Stop:  # the order may be part of what the operator means
             return
         _check_kept(first)
@@ -170,31 +182,32 @@ def _check_state(run: Any, case: Case, first: Result) -> None:
             _check_again(other, decoy, ())
         other = other or decoy
         copies = [x.copy() for x in case.inputs]
-        again = _call(run, case.model, Places(dict(zip(case.names, copies)), [], [], []), case.n_outputs)
+        again = _call(run, case.model, Places(dict(zip(case.names, copies)), [], [], [], poison), case.n_outputs)
         _check_again(first, again, ())
 
 
-def _place(memory: guard.Memory, case: Case, right: bool, strict: bool, poison: int, specs: Sequence[Any]) -> Places:
+def _place(
+    memory: guard.Memory, case: Case, pristine: Sequence[bytes], right: bool, strict: bool, specs: Sequence[Any]
+) -> Places:
     memory.release()
     inputs, buffers = {}, []
-    for name, x in zip(case.names, case.inputs):
+    for name, x, bits in zip(case.names, case.inputs, pristine):
         made, view = memory.place(name, x, right, x.dtype.itemsize if strict else guard.ALIGNED)
         inputs[name] = view
-        buffers.append((made, view, made.area.tobytes()))
+        buffers.append((made, view, bits))
     outputs, out_buffers = [], []
     for i, (dtype, shape) in enumerate(specs):
         nbytes = dtype.itemsize * math.prod(shape)
         made = memory.buffer(str(i), nbytes, right, dtype.itemsize if strict else guard.ALIGNED)
         out_buffers.append(made)
         outputs.append(guard.array_in(made, dtype, shape))
-    places = Places(inputs, buffers, outputs, out_buffers)
-    _poison(places, poison)
-    return places
+    return Places(inputs, buffers, outputs, out_buffers)
 
 
-def _poison(places: Places, byte: int) -> None:
+def _poisoned(places: Places, byte: int) -> Places:
     for made in places.out_buffers:
         made.area[made.start : made.start + made.nbytes] = byte
+    return places._replace(poison=byte)
 
 
 def _check_places(places: Places) -> None:
@@ -209,6 +222,8 @@ def _check_places(places: Places) -> None:
 
 
 def _check_kept(earlier: Result) -> None:
+    if earlier.copied:
+        return
     for i, (array, bits) in enumerate(zip(earlier.arrays, earlier.bits)):
         if array.tobytes() != bits:
             raise _Stop(FLAKY, f"earlier result overwritten by a later call (output {i})")
@@ -275,22 +290,22 @@ def _specs(run: Any, case: Case, first: Result | None) -> Sequence[Any]:
         raise _Stop(UNSUPPORTED, clean(error)) from None
 
 
-def _calls(run: Any, case: Case, memory: guard.Memory | None, fd: int, times: dict[str, int]) -> Result:
-    """Run `repeats` times (a strict kernel once more, left-flush) and hold everything against each other."""
+def _calls(run: Any, case: Case, memory: guard.Memory | None, fd: int, times: dict[str, int]) -> tuple[Result, bytes]:
+    """Run `repeats` times (a strict kernel once more, left-flush) and hold everything against each other.
+
+    The first result, and the process as the system tells it after the last call.
+    """
     strict = bool(getattr(run, "strict", False)) and memory is not None
     start = after_first = watch.earlier(fd)
     first: Result | None = None
     places = Places(dict(zip(case.names, case.inputs)), [], [], [])
-    pristine = [x.tobytes() for x in case.inputs] if memory is None else []
+    pristine = [x.tobytes() for x in case.inputs]
     calls = case.repeats + strict
     for i in range(calls):
-        poison = guard.POISONS[i % 2]
         if memory is not None:
-            if strict and i == 1:
-                _poison(places, poison)
-            elif i == 0 or getattr(run, "into", None) is not None:
-                places = _place(memory, case, i < case.repeats, strict, poison, _specs(run, case, first))
-            guard.poison_allocations(poison)
+            if i == 0 or (getattr(run, "into", None) is not None and not (strict and i == 1)):
+                places = _place(memory, case, pristine, i < case.repeats, strict, _specs(run, case, first))
+            places = _poisoned(places, guard.POISONS[i % 2])
         try:
             result = _call(run, case.model, places, case.n_outputs)
             if memory is not None:
@@ -307,25 +322,28 @@ def _calls(run: Any, case: Case, memory: guard.Memory | None, fd: int, times: di
         elif i < case.repeats:
             _check_again(first, result, guard.POISONS)
     if not strict and first is not None:
-        _check_state(run, case, first)
+        _check_state(run, case, first, places.poison)
     assert first is not None
-    now = watch.load(fd)
+    told = watch.status()
+    now = watch.load(fd, told)
     if calls == 1:
         after_first = now
     left = watch.grown(start if strict else after_first._replace(children=start.children), now)
     if left and not strict:
         left = _left_by_each_call(run, case, first, after_first._replace(children=start.children), fd)
+        told = b""
     if left:
         raise _Stop(LEAK, f"left behind: {left}")
     watch.remember(now)
     if case.repeats > 1 and now.rss - after_first.rss > LEAK_LEAST + 2 * sum(map(len, first.bits)):
         _check_leak(run, case, places, fd)
-    return first
+        told = b""
+    return first, told
 
 
 def _check_plain(case: Case, pristine: Sequence[bytes]) -> None:
     for name, x, before in zip(case.names, case.inputs, pristine):
-        if not guard.same(guard.address_of(x), before):
+        if not guard.same(guard.address_of(x), before, len(before)):
             count = differing(np.frombuffer(before, x.dtype).reshape(x.shape), x) or x.size
             raise _Stop(CLOBBERED, f"input {name!r} changed: {count} of {x.size} elements")
 
@@ -339,8 +357,8 @@ def serve(
     before = watch.state_before()
     times: dict[str, int] = {}
     try:
-        first = _calls(run, case, memory, fd, times)
-        left = watch.changes(before, watch.state())
+        first, told = _calls(run, case, memory, fd, times)
+        left = watch.changes(before, watch.state(told))
         if left:
             raise _Stop(LEAK, f"{CHANGED}: {left}")
     except _Stop as stop:
@@ -352,58 +370,6 @@ def serve(
 
 
 # ---- the process
-
-
-class Channel:
-    """The pipes to the client and the memory shared with it."""
-
-    def __init__(self, source: int, sink: int, inbox: int, outbox: int) -> None:
-        self.source, self.sink = source, sink
-        self._shared = [inbox, outbox]
-        self._maps: list[Any] = [None, None]
-        self._buffer = bytearray()
-
-    def shared(self, which: int) -> Any:
-        """What the client made of this size by now."""
-        fd = self._shared[which]
-        if fd < 0:
-            return b""
-        size = os.fstat(fd).st_size
-        if size and (self._maps[which] is None or len(self._maps[which]) != size):
-            self._maps[which] = memoryview(mmap.mmap(fd, size))  # which keeps a descriptor of its own
-            watch.forget()
-        return self._maps[which] if size else b""
-
-    def _fill(self, count: int) -> None:
-        while len(self._buffer) < count:
-            data = os.read(self.source, max(1 << 16, count - len(self._buffer)))
-            if not data:  # the client is gone
-                os._exit(0)
-            self._buffer += data
-
-    def receive(self, copied: bool) -> tuple[dict[str, Any], Any]:
-        """The next request; its payload is aligned, a view of shared memory unless `copied`."""
-        self._fill(wire.PREFIX.size)
-        header_length, payload_length = wire.lengths(bytes(self._buffer[: wire.PREFIX.size]))
-        start = wire.PREFIX.size + header_length
-        self._fill(start + payload_length)
-        header = wire.decode_header(bytes(self._buffer[wire.PREFIX.size : start]))
-        in_shared = wire.shared_length(header, len(self.shared(0)))
-        if in_shared and not copied:
-            payload = np.frombuffer(self.shared(0), np.uint8, in_shared)
-        else:
-            payload = guard.aligned(in_shared or payload_length)
-            source = self.shared(0)[:in_shared] if in_shared else memoryview(self._buffer)[start:].toreadonly()
-            payload[:] = np.frombuffer(source, np.uint8, len(payload))
-            del source
-        self._buffer = self._buffer[start + payload_length :]
-        return header, payload
-
-    def send(self, header: dict[str, Any], tensors: Sequence[Any] = ()) -> None:
-        large = sum(len(data) for _, _, data in tensors) > wire.SHARED_FROM
-        view = memoryview(wire.encode(header, tensors, self.shared(1) if large else None))
-        while view:
-            view = view[os.write(self.sink, view) :]
 
 
 def _take_over_pipes() -> tuple[int, int]:
@@ -453,36 +419,36 @@ def main() -> NoReturn:
         faulthandler.enable(2)
         adapter = _load(settings)
     faulthandler.enable(2)
-    channel = Channel(source, sink, *shared)
+    pipes = channel.Channel(source, sink, *shared)
     if isinstance(adapter, str):
-        channel.send({"unavailable": adapter})
+        pipes.send({"unavailable": adapter})
         os._exit(0)
-    _answer(adapter, channel, settings)
+    _answer(adapter, pipes, settings)
 
 
 def _about() -> dict[str, str]:
     return {"arch": platform.machine(), "python": platform.python_version(), "numpy": np.__version__}
 
 
-def _answer(adapter: adapters.Adapter, channel: Channel, settings: Mapping[str, Any]) -> NoReturn:
+def _answer(adapter: adapters.Adapter, pipes: channel.Channel, settings: Mapping[str, Any]) -> NoReturn:
     myself = os.getpid()
     watch.prepare()
     memory = None if settings["guard"] == "plain" else guard.Memory(loose=settings["guard"] == "loose")
-    channel.send({"ready": True})
+    pipes.send({"ready": True})
     kept: dict[str, timed.Kept] = {}
     while True:
-        header, payload = channel.receive(copied=memory is not None)
+        header, payload = pipes.receive(copied=memory is not None)
         if header.get("want") == "info":
             said = {**_about(), **adapter.info(), **settings["options"]}
-            channel.send({"info": {str(k): str(v) for k, v in said.items()}})
+            pipes.send({"info": {str(k): str(v) for k, v in said.items()}})
             continue
         if header.get("want") == "time":
-            channel.send(timed.answer(adapter.run, kept, header, payload))
+            pipes.send(timed.answer(adapter.run, kept, header, payload))
             continue
-        reply, tensors = serve(adapter.run, header, payload, memory, channel.source)
+        reply, tensors = serve(adapter.run, header, payload, memory, pipes.source)
         if os.getpid() != myself:  # a kernel forked and its child came back here
             os._exit(0)
-        channel.send(reply, tensors)
+        pipes.send(reply, tensors)
 
 
 if __name__ == "__main__":

@@ -127,6 +127,8 @@ def test_each_misbehaviour_is_charged_to_its_case_at_any_position_and_no_other_i
     random.Random(part).shuffle(order)
     wrong = []
     for kind, status, evidence in order:
+        if kind == "ONE_PROCESSOR" and len(isolation.cores()) == 1:  # it changes nothing then
+            continue
         seen, after = ask(client, KINDS[kind]), ask(client, 0)
         if (seen.status, evidence in seen.message, honest(after)) != (Status(status), True, True):
             wrong.append((kind, status, evidence, seen, after.status))

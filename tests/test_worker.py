@@ -75,6 +75,10 @@ def run(model, inputs):
     if kind == "mask": signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     if kind == "handler": signal.signal(signal.SIGALRM, signal.SIG_IGN)
     if kind == "grows": hoard.append(np.ones(1 << 20, np.uint8))
+    if kind == "hole":
+        y = np.empty(1 << 14, np.float32)
+        y[:9] = 1; y[10:] = 1
+        return [y]
     if kind == "nan": return [np.array([0x7FC00000 + calls[0]], np.uint32).view(np.float32)]
     if kind == "strided": return [(x + np.float32(1)).repeat(2)[::2]]
     return good
@@ -108,6 +112,7 @@ def ask(client: Client, kind: str) -> Observation:
         ("spin", "hang", "no result in 0.5 s"),
         ("stop", "hang", "no result in 0.5 s"),
         ("clobber", "clobbered", "input 'x' changed: 1 of 3 elements"),
+        ("hole", "unwritten", "1 of 16384 elements of output 0 were never written"),  # of memory of its own
         ("differs", "flaky", "differs in 3 of 3 elements of output 0"),
         ("reused", "flaky", "earlier result overwritten by a later call (output 0)"),
         ("shared", "flaky", "earlier result overwritten by a later call (output 0)"),
@@ -332,7 +337,7 @@ def test_onnxruntime_computes_and_refuses_and_says_what_it_is() -> None:
 )
 def test_memory_that_grows_for_a_while_is_no_leak(monkeypatch: pytest.MonkeyPatch, kib: list[int], calls: int) -> None:
     resident = itertools.accumulate((k << 10 for k in kib), initial=0)
-    monkeypatch.setattr(worker.watch, "load", lambda fd: worker.watch.Load(1, 3, 0, next(resident)))
+    monkeypatch.setattr(worker.watch, "load", lambda fd, told=b"": worker.watch.Load(1, 3, 0, next(resident)))
     case = worker.Case(b"", ["x"], [np.zeros(1, np.float32)], 2, 1)
     places = worker.Places({"x": case.inputs[0]}, [], [], [])
 

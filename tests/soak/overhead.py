@@ -1,15 +1,17 @@
-"""What isolation costs: p50 and p90 per case by size, crash to next case, hang overshoot. Prints a table.
+"""What isolation costs: p50 per isolated case by size, crash to next case, hang overshoot. Prints a table.
 
     python tests/soak/overhead.py [ROUNDS]
 
-The kernel is `y = 2 * x` in C; overhead is the whole round trip. `plain` is isolation alone: one call in a process of
-its own, its state watched, no copies to guarded pages. `guard` is what a run does: three calls with two poisons, guard
-pages on either side, canaries, other data in between. On a machine that others use, the p50 of the quietest tenth of
-all blocks says more than that of all of them: both are printed.
+One case is one round trip: `submit`, then `receive`. The kernel is `y = 2 * x` in C, so nearly all of it is overhead.
+`plain` is isolation alone: one call in a process of its own, its state watched. `guard` is what a run does: three
+calls with two poisons, guard pages on either side, canaries, inputs compared. `channel` is what no isolation can do
+without: the same bytes to another process and back, nothing done with them. The three take turns. On a machine that
+others use, the fastest and the quietest tenth of all blocks say more than the p50: all are printed.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -17,17 +19,25 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
-from opgauge import spawn
+from opgauge import isolation, spawn
 from opgauge.backends import resolve
 from opgauge.client import Client
 from opgauge.reference_engine.types import Observation, Status
 
 SOURCE = Path(__file__).parents[1] / "native" / "misbehaviour.c"
-ABORTS, SPINS = 3, 11
+ABORTS, SPINS, SLEEPS = 3, 11, 12
 BLOCK = 20
+FRAME = 1 << 20
+ECHO = """
+import os, sys
+while data := os.read(0, int(sys.argv[1])):
+    while data:
+        data = data[os.write(1, data) :]
+"""
 SIZES = (("256 B", 64), ("4 KB", 1 << 10), ("64 KB", 1 << 14), ("1 MB", 1 << 18))
 
 
@@ -35,6 +45,26 @@ def ask(client: Client, x: np.ndarray, kind: int = 0) -> Observation:
     x[0] = kind
     client.submit(f"kind{kind}", b"", {"x": x})
     return client.receive()
+
+
+class Echo:
+    """A process that sends back what it gets."""
+
+    def __init__(self) -> None:
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+        self.process = subprocess.Popen([sys.executable, "-c", ECHO, str(FRAME)], **pipes)
+        self._sink, self._source = self.process.stdin.fileno(), self.process.stdout.fileno()  # type: ignore[union-attr]
+        for fd in (self._sink, self._source):
+            isolation.enlarge_pipe(fd)
+
+    def round_trip(self, nbytes: int) -> float:
+        """Units: microseconds."""
+        frame = bytes(nbytes)
+        start = time.perf_counter()
+        os.write(self._sink, frame)
+        while nbytes > 0:
+            nbytes -= len(os.read(self._source, FRAME))
+        return (time.perf_counter() - start) * 1e6
 
 
 def main() -> None:
@@ -46,39 +76,51 @@ def main() -> None:
             [compiler, "-O1", "-w", "-shared", "-fPIC", "-o", library, SOURCE, "-lpthread", "-lm"], check=True
         )
         text = f"native:{library}:kernel"
-        for guarded in (spawn.PLAIN, spawn.GUARD):
-            with Client(resolve(text), guarded=guarded) as client:
-                for name, n in SIZES:
-                    round_trip(client, n, guarded)
-                    before = processor_us(client)
-                    times = [round_trip(client, n, guarded) for _ in range(rounds)]
-                    ours, theirs = ((b - a) / rounds for a, b in zip(before, processor_us(client), strict=True))
-                    blocks = sorted(median(times[i : i + BLOCK]) for i in range(0, rounds, BLOCK))
-                    p10, p50, p90 = (sorted(times)[rounds * q // 100] for q in (10, 50, 90))
-                    print(
-                        f"{guarded:6} {name:>6}: p10 {p10:.0f}, p50 {p50:.0f}, p90 {p90:.0f} us; "
-                        f"quietest {blocks[len(blocks) // 10]:.0f} us; "
-                        f"processor {ours:.0f} us here, {theirs:.0f} us in the worker",
-                        flush=True,
-                    )
+        echo = Echo()
+        clients = {guarded: Client(resolve(text), guarded=guarded) for guarded in (spawn.PLAIN, spawn.GUARD)}
+        for name, n in SIZES:
+            times: dict[str, list[float]] = {"channel": [], **{guarded: [] for guarded in clients}}
+            for client, guarded in zip(clients.values(), clients, strict=True):
+                round_trip(client, n, guarded)
+            before = {guarded: processor_us(client) for guarded, client in clients.items()}
+            for _ in range(rounds // BLOCK):
+                times["channel"] += [echo.round_trip(4 * n) for _ in range(BLOCK)]
+                for guarded, client in clients.items():
+                    times[guarded] += [round_trip(client, n, guarded) for _ in range(BLOCK)]
+            for what, all_ in times.items():
+                blocks = sorted(median(all_[i : i + BLOCK]) for i in range(0, len(all_), BLOCK))
+                worker = (
+                    f"; {(processor_us(clients[what]) - before[what]) / rounds:.0f} us of processor in the worker"
+                    if what in clients
+                    else ""
+                )
+                quiet, p90 = blocks[len(blocks) // 10], sorted(all_)[len(all_) * 9 // 10]
+                figures = f"p50 {median(all_):.0f} us, quietest tenth {quiet:.0f} us, least {min(all_):.0f} us"
+                print(f"{what:7} {name:>6}: {figures}, p90 {p90:.0f} us{worker}", flush=True)
+        for client in clients.values():
+            client.close()
+        echo.process.kill()
         with Client(resolve(text), timeout_s=0.5, spare=True) as client:
             x = np.arange(1024, dtype=np.float32)
             ask(client, x)
             crashes = sorted(after_crash(client, x) for _ in range(30))
             print(f"crash to next case: p50 {crashes[15]:.1f} ms, max {crashes[-1]:.1f} ms")
-            hangs = []
-            for _ in range(5):
-                start = time.perf_counter()
-                assert ask(client, x, SPINS).status is Status.HANG
-                hangs.append((time.perf_counter() - start - 0.5) * 1e3)
-            print(f"hang overshoot: max {max(hangs):.1f} ms")
+            for kind, name in ((SLEEPS, "sleeps"), (SPINS, "spins")):
+                hangs = []
+                for _ in range(5):
+                    start = time.perf_counter()
+                    assert ask(client, x, kind).status is Status.HANG
+                    hangs.append((time.perf_counter() - start - 0.5) * 1e3)
+                print(f"overshoot of a hang that {name}: p50 {median(hangs):.1f} ms, max {max(hangs):.1f} ms")
+            print(
+                "one that spins is given the processor time of its limit: where others use the core, that takes longer"
+            )
 
 
-def processor_us(client: Client) -> tuple[float, float]:
-    """Processor time of this process and of its worker so far, which other load on the machine does not change much."""
+def processor_us(client: Client) -> float:
+    """Processor time of its worker so far, which other load on the machine changes less."""
     assert client._kernel is not None
-    spent = int(Path(f"/proc/{client._kernel.process.pid}/schedstat").read_text().split()[0])
-    return time.process_time_ns() / 1e3, spent / 1e3
+    return int(Path(f"/proc/{client._kernel.process.pid}/schedstat").read_text().split()[0]) / 1e3
 
 
 def round_trip(client: Client, n: int, guarded: str) -> float:
