@@ -1,4 +1,4 @@
-"""Short float chains as cases: what graph optimizers fold, fuse and eliminate, each spelled as one case.
+"""Short chains as cases: what graph optimizers fold, fuse and eliminate, each spelled as one case.
 
 `Chain.Links` sends x through operators that change nothing; the others put two or three operators behind each other
 that runtimes are known to fuse. An attribute `pool.strides` belongs to the node `pool`, `links` and `act` say which
@@ -8,6 +8,7 @@ nodes there are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from opgauge.reference_engine.types import Arg, Attr, Case
 
 from . import draws as d
 from .draws import Draw, Shape, between, pick, rarely
+from .linear.conv import PAIRS, qlinear_conv
 from .reduce.pooling import pool_axis
 from .regions import DOMAIN, Step, attributes_of
 
@@ -180,12 +182,25 @@ def product(case: Case) -> tuple[Step, ...]:
     return (*steps, *activated(case, at))
 
 
+def channels_last(case: Case) -> tuple[Step, ...]:
+    """QLinearConv between two transposes, so that image and result have their channels last."""
+    rank = len(case.args[0].shape)
+    names = ["moved", *("" if a.absent else a.name for a in case.args[1:])]
+    return (
+        Step("Transpose", (case.args[0].name,), ("moved",), (("perm", (0, rank - 1, *range(1, rank - 1))),)),
+        Step("QLinearConv", tuple(names), ("conv_out",), case.attrs),
+        Step("Transpose", ("conv_out",), ("y0",), (("perm", (0, *range(2, rank), 1)),)),
+    )
+
+
 PADDED = ("Conv", "MaxPool", "AveragePool")
 POOLED = ("MaxPool", "AveragePool")
+LAST = "Chain.Last.QLinearConv"
 TEMPLATES: dict[str, Callable[[Case], tuple[Step, ...]]] = {
     "Chain.Links": links,
     "Chain.Conv.Add": residual,
     "Chain.MatMul.Add": product,
+    LAST: channels_last,
     **{f"Chain.Conv.{op}": pooled(op) for op in POOLED},
     **{f"Chain.Pad.{op}": padded(op) for op in PADDED},
 }
@@ -313,6 +328,14 @@ def matmul_add(draw: Draw, op: str, dtype: str) -> Case:
     return finish(draw, op, args, attrs)
 
 
+@st.composite
+def conv_last(draw: Draw, op: str, x_dtype: str, w_dtype: str) -> Case:
+    made: Case = draw(qlinear_conv(x_dtype, w_dtype))
+    x, *others = made.args
+    moved = replace(x, shape=(x.shape[0], *x.shape[2:], x.shape[1]))
+    return replace(made, op=op, domain=DOMAIN, args=(moved, *others))
+
+
 SOURCE = "ONNX: the operators of the chain one after another; what an optimizer makes of it must stay in the same set"
 ROWS: tuple[tuple[str, Callable[..., st.SearchStrategy[Case]]], ...] = (
     ("Chain.Links", linked),
@@ -322,3 +345,4 @@ ROWS: tuple[tuple[str, Callable[..., st.SearchStrategy[Case]]], ...] = (
     *((f"Chain.Pad.{op}", pad_then) for op in PADDED),
 )
 CASES = tuple(row for op, f in ROWS for row in d.rows(op, SOURCE, ("float32",), f, op, domain=DOMAIN))
+CASES += d.rows(LAST, SOURCE, PAIRS, conv_last, LAST, domain=DOMAIN)

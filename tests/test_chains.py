@@ -58,7 +58,7 @@ def test_a_link_that_changes_something_is_outside():
 @pytest.mark.parametrize("op", chains.TEMPLATES)
 def test_every_drawn_case_is_legal_and_its_id_says_it_all(op):
     for case in drawn(op, 25):
-        assert parse_id(id_of(case, "float32"))[0] == case
+        assert parse_id(id_of(case, "label"))[0] == case
         assert all(e.value.size for e in sets(case))
 
 

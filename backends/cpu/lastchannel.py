@@ -91,7 +91,10 @@ def frame(x, line, pitch, before, width, length, flip, pad_value, out):
 
 @dataclass(frozen=True)
 class Framed:
-    """Where windows lie in an image [*S,C] with its padding around: `line` are its lines, `base` pixels, taps."""
+    """Where windows lie in an image [*S,C] with its padding around: `line` are its lines, `base` pixels, taps.
+
+    `direct`: it is the image as it lies.
+    """
 
     line: Array
     before: int
@@ -125,7 +128,8 @@ def framed(spatial: Ints, C: int, kernel: Ints, strides: Ints, dilations: Ints, 
     for axis in range(rank):
         base = (base[:, None] + np.arange(out[axis]) * strides[axis] * step[axis]).ravel()
         taps = (taps[:, None] + np.arange(kernel[axis]) * dilations[axis] * step[axis]).ravel()
-    return Framed(line, before * C, width * C, needed[-1] * C, base, taps, tuple(needed) == spatial)
+    direct = tuple(needed) == spatial and not any(pads[:rank])  # what begins in padding is shifted
+    return Framed(line, before * C, width * C, needed[-1] * C, base, taps, direct)
 
 
 def frame_image(x: Array, made: Framed, flip: int, pad_value: int, words: bool) -> Array:
