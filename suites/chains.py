@@ -16,7 +16,7 @@ from opgauge.reference_engine.types import Arg, Attr, Case
 
 from . import draws as d
 from .draws import Draw, Shape, between, pick, rarely
-from .linear.conv import PAIRS, qlinear_conv
+from .linear.conv import PAIRS, WORDS, qlinear_conv
 from .reduce.pooling import pool_axis
 from .regions import DOMAIN, Step, attributes_of
 
@@ -330,7 +330,7 @@ def matmul_add(draw: Draw, op: str, dtype: str) -> Case:
 
 @st.composite
 def conv_last(draw: Draw, op: str, x_dtype: str, w_dtype: str) -> Case:
-    made: Case = draw(qlinear_conv(x_dtype, w_dtype))
+    made: Case = draw(qlinear_conv(x_dtype, w_dtype, WORDS, True))
     x, *others = made.args
     moved = replace(x, shape=(x.shape[0], *x.shape[2:], x.shape[1]))
     return replace(made, op=op, domain=DOMAIN, args=(moved, *others))

@@ -30,9 +30,16 @@ GROUPS = ((1, 1, 1), (1, 3, 4), (1, 2, 8), (1, 5, 3), (2, 2, 3), (3, 1, 2), (2, 
 DEPTHWISE = ((5, 1, 1), (9, 1, 1), (8, 1, 1), (4, 1, 2), (13, 1, 1), (17, 1, 1))
 
 
-def window(draw: Draw) -> Window:
-    """1-D to 3-D convolutions: groups, depthwise, dilations, unequal strides, asymmetric and automatic padding."""
-    group, per_group, outs = pick(draw, DEPTHWISE) if rarely(draw, 4) else pick(draw, GROUPS)
+# Channels that fill words of four bytes, and some that do not.
+WORDS = ((1, 4, 3), (1, 8, 5), (2, 4, 5), (1, 3, 4), (1, 16, 17), (3, 8, 2))
+
+
+def window(draw: Draw, groups: tuple[tuple[int, int, int], ...] = GROUPS, shifted: bool = False) -> Window:
+    """1-D to 3-D convolutions: groups, depthwise, dilations, unequal strides, asymmetric and automatic padding.
+
+    `shifted`: now and then windows begin in padding and end at the last element, as far as strides leave room.
+    """
+    group, per_group, outs = pick(draw, DEPTHWISE) if rarely(draw, 4) else pick(draw, groups)
     rank = pick(draw, (2, 1, 2, 2, 2, 1, 2, 2, 3))
     kernel = tuple(pick(draw, (1, 2, 3, 3, 4, 5) if rank == 1 else (1, 2, 3, 3)) for _ in range(rank))
     strides = pick(draw, ((1, 1, 1), (1, 1, 1), (2, 1, 2), (1, 2, 1), (2, 3, 1), (2, 2, 3)))[:rank]
@@ -45,12 +52,16 @@ def window(draw: Draw) -> Window:
     if automatic == "NOTSET" and not rarely(draw, 3):
         begin = tuple(between(draw, 0, 2) for _ in range(rank))
         end = tuple(between(draw, 0, 2) for _ in range(rank))
+    ends_there = shifted and automatic == "NOTSET" and rarely(draw, 3)
+    if ends_there:
+        begin, end = tuple(min(n, s - 1) for n, s in zip(begin, strides, strict=False)), (0,) * rank
     spatial = []
     for axis in range(rank):
         sizes = {1: (15, 16, 17, 31, 33, 64, 65), 2: range(5, 13), 3: (4, 2, 3, 5)}[rank]
         out = pick(draw, sizes)
         reach = (kernel[axis] - 1) * dilations[axis] + 1
-        length = (out - 1) * strides[axis] + reach - begin[axis] - end[axis] + pick(draw, range(strides[axis]))
+        cropped = begin[axis] if ends_there else pick(draw, range(strides[axis]))
+        length = (out - 1) * strides[axis] + reach - begin[axis] - end[axis] + cropped
         spatial.append(max(length, 1))
     batch = pick(draw, (1, 2, 2, 3))
     attrs: dict[str, Attr | None] = {
@@ -71,9 +82,11 @@ OVERFULL = Window((2, 16, 9, 6), (4, 16, 3, 3), {"kernel_shape": (3, 3)}, 144)
 
 
 @st.composite
-def qlinear_conv(draw: Draw, x_dtype: str, w_dtype: str) -> Case:
+def qlinear_conv(
+    draw: Draw, x_dtype: str, w_dtype: str, groups: tuple[tuple[int, int, int], ...] = GROUPS, shifted: bool = False
+) -> Case:
     kind = pick(draw, d.KINDS)
-    v = OVERFULL if rarely(draw, 12) else window(draw)
+    v = OVERFULL if rarely(draw, 12) else window(draw, groups, shifted)
     x, w = operand(draw, x_dtype, kind, v.x), operand(draw, w_dtype, kind, v.w, weight=True)
     x_scale, w_scale = d.pair_scales(draw, kind)
     weights, params = d.constants(draw)
