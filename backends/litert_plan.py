@@ -59,8 +59,7 @@ def quantize(net: Net, node: Node) -> None:
     x, scale, zero_point = (*node.inputs, "")[:3]
     attributes = node.attributes
     given = net.data(zero_point) if zero_point else None
-    words = {elem: word for word, elem in _ELEM.items()}
-    dtype = given.dtype.name if given is not None else words.get(int(attributes.get("output_dtype", 0) or 2), "")
+    dtype = given.dtype.name if given is not None else _WORDS.get(int(attributes.get("output_dtype", 0) or 2), "")
     if net.dtype(x) != "float32" or dtype not in litert_quantized.DTYPES:
         raise UnsupportedError(f"QuantizeLinear of {net.dtype(x)} to {dtype or 'another type'}")
     if attributes.get("precision", 0) not in (0, 1) or attributes.get("block_size", 0):
@@ -87,7 +86,7 @@ def dequantize(net: Net, node: Node) -> None:
     net.made[node.outputs[0]] = Made(index, shape)
 
 
-_ELEM = {"uint8": 2, "int8": 3, "uint16": 4, "int16": 5}
+_WORDS = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16"}  # element types of ONNX
 
 
 def _along(net: Net, node: Node, scale: str, zero_point: str, shape: tuple[int, ...]) -> Quantization:

@@ -115,13 +115,18 @@ def _bias(net: Net, name: str, given: Quantization | None, x: Operand, w: Operan
     """int32 with the scale x_scale * w_scale, which is the only one that LiteRT honours."""
     if not name:
         return NO_TENSOR
-    ideal = tuple(float(np.float32(x.of.scale[0]) * np.float32(s)) for s in w.of.scale)
-    if given is not None and (given.scale != ideal or any(given.zero_point)):
+    of = _of_products(x, w)
+    if given is not None and (given.scale != of.scale or any(given.zero_point)):
         raise UnsupportedError("a bias whose scale is not x_scale * w_scale; LiteRT takes no other")
     if net.dtype(name) != "int32" or net.shape(name) not in ((count,), (1, count)):
         raise UnsupportedError("a bias that is not int32, one for each channel")
-    of = Quantization(ideal, (0,) * len(ideal), 0)
     return net.source(name, (count,), None, of)
+
+
+def _of_products(x: Operand, w: Operand) -> Quantization:
+    """What the sums of products mean: x_scale * w_scale, no zero point."""
+    scales = tuple(float(np.float32(x.of.scale[0]) * np.float32(s)) for s in w.of.scale)
+    return Quantization(scales, (0,) * len(scales), 0)
 
 
 def _quantized_bias(core: Core) -> tuple[str, Quantization | None]:
@@ -140,16 +145,10 @@ def conv(net: Net, core: Core) -> Made:
     group = int(core.node.attributes.get("group", 1))
     w = windows.window(core.node.attributes, shape[2:], kernel[2:])
     if bias == NO_TENSOR:
-        bias = _no_bias(net, x, weights, kernel[0])
+        bias = net.constant(np.zeros(kernel[0]), "int32", _of_products(x, weights))
     image = windows.padded(net, net.last(x.name, x.of), w, x.of)
     index = windows.convolution(net, image, (weights.name, weights.of), bias, w, group, core.result.of)
     return plain.imaged(net, index, len(shape))
-
-
-def _no_bias(net: Net, x: Operand, w: Operand, count: int) -> int:
-    ideal = tuple(float(np.float32(x.of.scale[0]) * np.float32(s)) for s in w.of.scale)
-    of = Quantization(ideal, (0,) * len(ideal), 0)
-    return net.constant(np.zeros(count), "int32", of)
 
 
 def matmul(net: Net, core: Core) -> Made:

@@ -88,25 +88,26 @@ def load(level: str = "all", threads: str = "1", x64quantprecision: str = "0") -
     refusals: tuple[type[Exception], ...] = (*_refusals(ort), RuntimeError, ValueError, NotImplementedError)
 
     @functools.lru_cache(maxsize=1)
-    def session_of(model: bytes) -> tuple[Any, int]:
+    def session_of(model: bytes) -> tuple[Any, Sequence[Any], int]:
+        """The session, what it says of its outputs, and the time that it took to make."""
         start = time.perf_counter_ns()
         session = ort.InferenceSession(model, options, providers=PROVIDERS)
-        return session, time.perf_counter_ns() - start
+        return session, session.get_outputs(), time.perf_counter_ns() - start
 
     def run(model: bytes, inputs: Mapping[str, np.ndarray]) -> RunResult:
         try:
-            session, created_ns = session_of(model)
-            outputs = _run(ort, session, inputs)
+            session, said, created_ns = session_of(model)
+            outputs = _run(ort, session, said, inputs)
         except refusals as error:
             raise UnsupportedError(f"{type(error).__name__}: {error}") from error
-        wrong = sum(map(_contradicted, session.get_outputs(), outputs))
+        wrong = sum(map(_contradicted, said, outputs))
         return RunResult(tuple(outputs), {CONTRADICTED: wrong} if wrong else {}, {"session": created_ns})
 
     def into(model: bytes, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         bindable = all(a.size and not foreign_word(a.dtype) for a in (*inputs.values(), *outputs))
         if bindable:
             with contextlib.suppress(*refusals):
-                return _run_bound(session_of(model)[0], inputs, outputs)
+                return _run_bound(*session_of(model)[:2], inputs, outputs)
         for given, computed in zip(outputs, run(model, inputs).outputs):
             np.copyto(given, computed)
         return None
@@ -122,24 +123,26 @@ def _contradicted(said: Any, y: np.ndarray) -> bool:
     return len(said.shape) != y.ndim or any(n != m for n, m in lengths)
 
 
-def _run_bound(session: Any, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+def _run_bound(
+    session: Any, said: Sequence[Any], inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]
+) -> None:
     """Let it write where we say: a binding takes raw pointers."""
     binding = session.io_binding()
     for name, x in inputs.items():
         binding.bind_cpu_input(name, x)
-    for said, y in zip(session.get_outputs(), outputs):
-        binding.bind_output(said.name, "cpu", 0, y.dtype.type, y.shape, y.ctypes.data)
+    for output, y in zip(said, outputs):
+        binding.bind_output(output.name, "cpu", 0, y.dtype.type, y.shape, y.ctypes.data)
     session.run_with_iobinding(binding)
 
 
-def _run(ort: Any, session: Any, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _run(ort: Any, session: Any, said: Sequence[Any], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     foreign = {f"tensor({word})" for word in FOREIGN}
-    plain = not foreign.intersection(y.type for y in session.get_outputs())
+    plain = not foreign.intersection(y.type for y in said)
     if plain and not any(foreign_word(x.dtype) for x in inputs.values()):
         return list(session.run(None, dict(inputs)))
     # numpy knows no such type, so these go in and out by their bits.
     feeds = {name: _to_ort(ort, x) for name, x in inputs.items()}
-    values = session.run_with_ort_values([y.name for y in session.get_outputs()], feeds)
+    values = session.run_with_ort_values([y.name for y in said], feeds)
     return [_from_ort(v) for v in values]
 
 

@@ -77,19 +77,9 @@ def journal_of(text: str) -> Path:
 def read(text: str) -> Stored:
     """Raises: RunError, BaselineError."""
     path = journal_of(text)
-    run: dict[str, Any] = {}
-    end: dict[str, Any] = {}
-    records, cards = [], []
-    for entry in store.entries(path):  # once: most of a large report's time goes into reading it
-        if entry["kind"] == "record":
-            del entry["kind"]
-            records.append(store.record_from_dict(entry))
-        elif entry["kind"] == "run":
-            run = entry
-        elif entry["kind"] == "end":
-            end = entry
-        elif entry["kind"] == "card":
-            cards.append(entry)
+    run, records, others = store.read(path)
+    end: dict[str, Any] = next((entry for entry in reversed(others) if entry["kind"] == "end"), {})
+    cards = [entry for entry in others if entry["kind"] == "card"]
     # Without an end the run was cut short.
     settings, meta = run.get("settings") or {}, end.get("meta") or {}
     told = {

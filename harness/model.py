@@ -25,6 +25,7 @@ from opgauge.suites.profiles import tensor
 # (first opset of ai.onnx, lowest IR version that may carry it)
 IR_VERSIONS = ((26, 13), (25, 12), (23, 11), (21, 10), (19, 9), (15, 8), (0, 7))
 SAVED_LIMIT = 1 << 30
+TEMPLATES = {**regions.TEMPLATES, **chains.TEMPLATES}
 FORMAT = 1
 
 
@@ -95,11 +96,10 @@ def steps_of(case: Case) -> tuple[regions.Step, ...]:
     if case.domain != regions.DOMAIN:
         names = tuple("" if arg.absent else arg.name for arg in case.args)
         return (regions.Step(case.op, names, output_names(case), case.attrs),)
-    templates = {**regions.TEMPLATES, **chains.TEMPLATES}
-    if case.op not in templates:
-        raise CaseError(f"no region {case.op!r}: use one of {', '.join(templates)}")
+    if case.op not in TEMPLATES:
+        raise CaseError(f"no region {case.op!r}: use one of {', '.join(TEMPLATES)}")
     try:
-        return templates[case.op](case)
+        return TEMPLATES[case.op](case)
     except (KeyError, IndexError, TypeError) as error:  # an id that somebody wrote
         raise CaseError(f"{case.op}: the region cannot be built: {error!r}: see `opgauge list --cases`") from error
 

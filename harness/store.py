@@ -183,20 +183,24 @@ def reopen(path: Path) -> Journal:
 
 
 class Contents(NamedTuple):
-    """What a journal holds: the run's own entry and its records."""
+    """What a journal holds: the run's own entry, its records, and every other entry."""
 
     run: dict[str, Any]
     records: list[Record]
+    others: list[dict[str, Any]]
 
 
 def read(path: Path) -> Contents:
     """Raises: BaselineError."""
     run: dict[str, Any] = {}
-    records = []
+    records, others = [], []
     for entry in entries(path):
-        kind = entry.pop("kind")
+        if (kind := entry["kind"]) not in ("run", "record"):
+            others.append(entry)
+            continue
+        del entry["kind"]
         if kind == "run":
             run = entry
-        elif kind == "record":
+        else:
             records.append(record_from_dict(entry))
-    return Contents(run, records)
+    return Contents(run, records, others)

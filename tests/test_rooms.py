@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from opgauge import suites
+from opgauge import model, suites
 from opgauge.backends.cpu import kernels
 from opgauge.reference_engine.operators import OPERATORS
 from opgauge.reference_engine.primitives import PRIMITIVES
-from opgauge.suites import chains, regions
+from opgauge.suites import regions
 
 ALIASES = {("DataMove", "reshape")}  # no bytes move: the executor makes a view
 
@@ -14,7 +14,7 @@ ALIASES = {("DataMove", "reshape")}  # no bytes move: the executor makes a view
 def test_every_operator_has_a_suite_row_and_every_row_an_operator():
     rows = {(row.domain, row.op) for row in suites.cases()}
     assert {row for row in rows if row[0] != regions.DOMAIN} == set(OPERATORS)
-    assert {op for domain, op in rows if domain == regions.DOMAIN} == {*regions.TEMPLATES, *chains.TEMPLATES}
+    assert {op for domain, op in rows if domain == regions.DOMAIN} == set(model.TEMPLATES)
 
 
 def test_row_names_are_unique():

@@ -42,7 +42,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def test_what_was_appended_is_read_back(journal: Path, tmp_path: Path) -> None:
-    run, records = store.read(journal)
+    run, records, _ = store.read(journal)
     assert run == {"version": "1", "seed": 0}
     assert records == [RECORD] * 3
     assert store.latest(tmp_path / "runs") == journal

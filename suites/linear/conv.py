@@ -54,7 +54,7 @@ def window(draw: Draw, groups: tuple[tuple[int, int, int], ...] = GROUPS, shifte
         end = tuple(between(draw, 0, 2) for _ in range(rank))
     ends_there = shifted and automatic == "NOTSET" and rarely(draw, 3)
     if ends_there:
-        begin, end = tuple(min(n, s - 1) for n, s in zip(begin, strides, strict=False)), (0,) * rank
+        begin, end = tuple(min(n, s - 1) for n, s in zip(begin, strides, strict=True)), (0,) * rank
     spatial = []
     for axis in range(rank):
         sizes = {1: (15, 16, 17, 31, 33, 64, 65), 2: range(5, 13), 3: (4, 2, 3, 5)}[rank]
