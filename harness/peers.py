@@ -153,16 +153,17 @@ def by_hand(
 
 
 def as_graph(model: bytes, inputs: Mapping[str, Array]) -> tuple[Run, dict[str, Array]]:
-    """Our engine's executor on a planned graph, as a user runs it, and its outputs."""
+    """Our engine on a planned graph that is run again, as a user runs it, and its outputs."""
     from opgauge.backends import cpu
     from opgauge.reference_engine import passes
-    from opgauge.reference_engine.executor import execute, finder, plan
+    from opgauge.reference_engine.executor import finder, plan
     from opgauge.reference_engine.lower import lower
+    from opgauge.reference_engine.ready import ready
 
     graph, _ = passes.optimise(lower(model, inputs))
-    bound = plan(graph, finder(cpu.kernels()), "cpu")
-    made = execute(bound, inputs)
-    return lambda: _drop(execute(bound, inputs)), dict(zip(graph.output_names, made, strict=True))
+    run = ready(plan(graph, finder(cpu.kernels()), "cpu"))
+    made = run(inputs)
+    return lambda: _drop(run(inputs)), dict(zip(graph.output_names, made, strict=True))
 
 
 def _drop(_: object) -> None:

@@ -6,8 +6,10 @@ that read it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -68,18 +70,18 @@ def lay_out(graph: Graph, in_place: bool = True) -> Layout:
     """
     outside = {*graph.inputs, *graph.constants}
     roots, written_over = _aliases(graph, outside, in_place)
-    kept = {_root(roots, name) for name in graph.outputs}
+    kept = {root(roots, name) for name in graph.outputs}
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     size: dict[str, int] = {}
     for step, node in enumerate(graph.nodes):
         for name in (*node.inputs, node.output):
-            root = _root(roots, name)
-            if root in outside or root in kept:
+            home = root(roots, name)
+            if home in outside or home in kept:
                 continue
-            first.setdefault(root, step)
-            last[root] = step
-            size[root] = max(size.get(root, 0), aligned(nbytes(graph, name)))
+            first.setdefault(home, step)
+            last[home] = step
+            size[home] = max(size.get(home, 0), aligned(nbytes(graph, name)))
     slots = _place(first, last, size)
     peak = max((s.offset + s.size for s in slots.values()), default=0)
     single = sum(
@@ -91,11 +93,12 @@ def lay_out(graph: Graph, in_place: bool = True) -> Layout:
 
 def _elsewhere(node: Node, roots: Mapping[str, str], kept: set[str], outside: set[str], written_over: set[str]) -> bool:
     """Without reuse a tensor needs bytes of its own, unless it is a view or an output."""
-    root = _root(roots, node.output)
-    return root in kept or root in outside or (node.output in roots and node.output not in written_over)
+    home = root(roots, node.output)
+    return home in kept or home in outside or (node.output in roots and node.output not in written_over)
 
 
-def _root(roots: Mapping[str, str], name: str) -> str:
+def root(roots: Mapping[str, str], name: str) -> str:
+    """The tensor in whose memory this one lies."""
     while name in roots:
         name = roots[name]
     return name
@@ -113,16 +116,16 @@ def _aliases(graph: Graph, outside: set[str], in_place: bool) -> tuple[dict[str,
             roots[node.output] = node.inputs[0]
         elif in_place and node.primitive in IN_PLACE and node.output not in outputs:
             for name in node.inputs:
-                root = _root(roots, name)
-                free = root not in outside and root not in outputs and family.get(root, -1) <= step
+                home = root(roots, name)
+                free = home not in outside and home not in outputs and family.get(home, -1) <= step
                 if free and _same_bytes(graph, name, node.output) and not _leads_out(graph, node.output, outputs):
                     roots[node.output] = name
                     over.add(node.output)
                     break
-        root = _root(roots, node.output)
-        family[root] = max(family.get(root, -1), last_read.get(node.output, step), step)
+        home = root(roots, node.output)
+        family[home] = max(family.get(home, -1), last_read.get(node.output, step), step)
         if node.output in outputs and node.output in roots:
-            outputs.add(root)
+            outputs.add(home)
     return roots, over
 
 
@@ -171,7 +174,7 @@ def execute_in_arena(bound: Plan, layout: Layout, feeds: Mapping[str, Array], ch
     Raises: ArenaError naming the node.
     """
     graph = bound.graph
-    memory = _block(layout.peak)
+    memory = block(layout.peak)
     memory.fill(POISON)
     watch = Watch(graph, layout, memory) if check else None
     values: dict[str, Array] = dict(graph.constants)
@@ -186,9 +189,8 @@ def execute_in_arena(bound: Plan, layout: Layout, feeds: Mapping[str, Array], ch
         if made.kernel is None:
             values[node.output] = values[node.inputs[0]].reshape(spec.shape)
         else:
-            slot = layout.slots.get(_root(layout.alias, node.output))
-            size = spec.size * kind.itemsize
-            out = np.empty(spec.shape, kind) if slot is None else _tensor(memory, slot, size, kind, spec.shape)
+            slot = layout.slots.get(root(layout.alias, node.output))
+            out = np.empty(spec.shape, kind) if slot is None else tensor(memory, slot, kind, spec.shape)
             made.kernel.call(*(values[name] for name in node.inputs), out, *made.attrs)
             values[node.output] = out
         if watch:
@@ -199,13 +201,16 @@ def execute_in_arena(bound: Plan, layout: Layout, feeds: Mapping[str, Array], ch
     )
 
 
-def _block(size: int) -> Array:
+def block(size: int) -> Array:
+    """Bytes that begin at a multiple of ALIGNMENT."""
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size]
 
 
-def _tensor(memory: Array, slot: Slot, size: int, kind: np.dtype, shape: tuple[int, ...]) -> Array:
+def tensor(memory: Array, slot: Slot, kind: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """The tensor that lies in this slot."""
+    size = math.prod(shape) * kind.itemsize
     return memory[slot.offset : slot.offset + size].view(kind).reshape(shape)
 
 

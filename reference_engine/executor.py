@@ -16,7 +16,7 @@ from . import dtypes as dt
 from .errors import UnsupportedError
 from .extensions import added
 from .primitives import primitive_of
-from .types import Array, Graph, Kernel, Node
+from .types import Array, Bound, Graph, Kernel, Node
 
 Find = Callable[[str, str, tuple[str, ...]], Kernel | None]
 
@@ -102,7 +102,8 @@ def prepared(kernel: Kernel, graph: Graph, node: Node, constants: Mapping[str, A
     known = {n: constants[name] for n, name in enumerate(node.inputs) if name in constants}
     if kernel.bind is None or not known:
         return kernel
-    return replace(kernel, call=kernel.bind(known, tuple(graph.specs[name] for name in node.inputs)))
+    made = kernel.bind(known, tuple(graph.specs[name] for name in node.inputs))
+    return replace(kernel, call=made.call, hold=made.hold) if isinstance(made, Bound) else replace(kernel, call=made)
 
 
 def counts(graph: Graph) -> dict[str, int]:

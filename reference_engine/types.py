@@ -263,6 +263,21 @@ class Finding:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
+Hold = Callable[..., Callable[[], None] | None]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A call with its constants made ready.
+
+    `hold(*inputs, out, *attrs)` gives what `call` with them does, as a call of no arguments that may be repeated while
+    the arrays stay where they are; None where it has nothing better than `call`.
+    """
+
+    call: Callable[..., None]
+    hold: Hold
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One row of a device's registry.
@@ -270,11 +285,13 @@ class Kernel:
     `call(*inputs, out, *attrs)`: inputs and out are C-contiguous arrays, attrs in the order of the
     primitive's `attrs`; it never allocates its result. `dtypes` are those of the inputs, then of the
     output; `("*",)` serves every dtype. `bind(constants, specs)`, where there is one, gives a `call` for inputs of
-    which `constants`, by position, never change: what it makes of them (packed weights) is made once.
+    which `constants`, by position, never change: what it makes of them (packed weights) is made once. It may give a
+    `Bound` with a `hold` besides.
     """
 
     primitive: str
     fn: str
     dtypes: tuple[str, ...]
     call: Callable[..., None]
-    bind: Callable[[Mapping[int, Array], tuple[TensorSpec, ...]], Callable[..., None]] | None = None
+    bind: Callable[[Mapping[int, Array], tuple[TensorSpec, ...]], Callable[..., None] | Bound] | None = None
+    hold: Hold | None = None

@@ -109,7 +109,7 @@ def test_a_tensor_written_over_while_it_is_still_read_is_caught(find):
     last = arena._last_reads(bound.graph)
     for step, node in enumerate(bound.graph.nodes):
         for name in node.inputs if node.primitive == "Elementwise" else ():
-            root = arena._root(layout.alias, name)
+            root = arena.root(layout.alias, name)
             if root in layout.slots and last[root] > step and node.output in layout.slots:
                 plants += 1
                 wrong = replace(layout, alias={**layout.alias, node.output: name})

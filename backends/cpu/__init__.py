@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 from opgauge.backends import RunResult
@@ -25,6 +26,7 @@ from opgauge.reference_engine.executor import (
     with_added,
 )
 from opgauge.reference_engine.plan_cache import PlanCache
+from opgauge.reference_engine.ready import Run, ready
 from opgauge.reference_engine.types import Array, Kernel
 
 from .threads import lent
@@ -62,6 +64,7 @@ class Planned:
     plan: Plan
     layout: Layout
     branches: tuple[Branch, ...]
+    again: Callable[[], Run]  # made when the plan is run a second time
 
 
 def load(
@@ -103,14 +106,15 @@ def load(
             graph, _ = passes.optimise(graph, rules)
         bound = plan(graph, find, "cpu")
         written = bound.counts.get("written_bytes", 0) + bound.counts.get("moved_bytes", 0)
-        fresh = Planned(bound, lay_out(graph), branches(bound) if written >= LEAST_PARALLEL else ())
+        tasks = branches(bound) if written >= LEAST_PARALLEL else ()
+        fresh = Planned(bound, lay_out(graph), tasks, cache(partial(ready, bound)))
         plans.keep(model, inputs, graph.bound, fresh)
         return fresh, False
 
     def run(model: bytes, inputs: Mapping[str, Array]) -> RunResult:
         start = time.perf_counter_ns()
         kept, hit = planned(model, inputs)
-        ready = time.perf_counter_ns()
+        began = time.perf_counter_ns()
         if arena:
             outputs = execute_in_arena(kept.plan, kept.layout, inputs, check=arena == "check")
         elif pool is not None and len(kept.branches) > 1:
@@ -119,10 +123,10 @@ def load(
             with lent(pool, number):
                 outputs = execute(kept.plan, inputs)
         else:
-            outputs = execute(kept.plan, inputs)
+            outputs = kept.again()(inputs) if hit else execute(kept.plan, inputs)
         done = time.perf_counter_ns()
         counts = {**kept.plan.counts, "peak_bytes": kept.layout.peak, **plans.counts(hit)}
-        return RunResult(outputs, counts, {"plan": ready - start, "run": done - ready})
+        return RunResult(outputs, counts, {"plan": began - start, "run": done - began})
 
     return run
 

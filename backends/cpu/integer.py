@@ -11,12 +11,12 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from opgauge.reference_engine.types import Array, TensorSpec
+from opgauge.reference_engine.types import Array, Bound, TensorSpec
 
 from . import panels as p
 from .compile import flat, host_codegen, jit, plain, target_features
@@ -288,6 +288,13 @@ def multiply(a: Array, b: Array, out: Array, made: Arranged) -> None:
     spread(made.work_ns, byte_product, a, b, signless(out), made.plan, made.starts, made.factors)
 
 
+def held(a: Array, b: Array, out: Array, made: Arranged) -> Callable[[], None] | None:
+    """multiply on one thread, again and again; None where a is not rows of whole words in place."""
+    if a.shape[-1] % 4 or not (a.flags.carray and out.flags.carray):
+        return None
+    return partial(byte_product, flat(a), b, signless(out), made.plan, made.starts, made.factors, 0, 1)
+
+
 @dataclass(frozen=True)
 class Product:
     """A and B as far as they are known, with their data where it never changes."""
@@ -420,7 +427,7 @@ def settled(
     return None if za is None or zb is None else arrange(product.left, product.right, za, zb, finish, batch)
 
 
-def bind_integer(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) -> Call:
+def bind_integer(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) -> Call | Bound:
     """gemm_integer where A or B never changes."""
     product = bound_product(constants, specs)
     if product is None:
@@ -435,10 +442,13 @@ def bind_integer(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) ->
         else:
             product(a, b, a_zero_point, b_zero_point, SUMS, out, made)
 
-    return call
+    def hold(a: Array, b: Array, a_zero_point: Array, b_zero_point: Array, out: Array) -> Callable[[], None] | None:
+        return held(a, ready, out, made) if made is not None and ready is not None else None
+
+    return Bound(call, hold)
 
 
-def bind_requantize(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) -> Call:
+def bind_requantize(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) -> Call | Bound:
     """gemm_requantize where A or B never changes; where nothing else does either, all is arranged beforehand."""
     product = bound_product(constants, specs)
     if product is None:
@@ -459,4 +469,10 @@ def bind_requantize(constants: Mapping[int, Array], specs: Sequence[TensorSpec])
             kept.append(settled(product, constants, range(2, 7), finish, batch))
         product(a, b, a_zero_point, b_zero_point, finish, out, kept[0])
 
-    return call
+    def hold(a, b, a_zero_point, b_zero_point, bias, multiplier, zero_point, out, to, low, high, *_):
+        if not kept:
+            finish = finish_of(bias, multiplier, zero_point, low, high)
+            kept.append(settled(product, constants, range(2, 7), finish, batch))
+        return held(a, ready, out, kept[0]) if kept[0] is not None and ready is not None else None
+
+    return Bound(call, hold)
