@@ -17,19 +17,19 @@ from opgauge.backends.cpu import linear, movement, pointwise, reduce
 from opgauge.reference_engine.errors import BackendUnavailableError
 
 
-def test_warm_compiles_the_signatures_of_read_only_and_misaligned_inputs_too():
-    cpu.warm()
+def test_read_only_and_misaligned_inputs_need_no_code_of_their_own():
     families = (linear, pointwise, reduce, movement)
-    before = [len(k.signatures) for k in cc.kernels_of(families)]
     memory = np.zeros(4 * 64 + 1, np.uint8)
-    for x in (np.frombuffer(bytes(256), np.float32), memory[1:].view(np.float32)):
+    seen = []
+    for x in (np.zeros(64, np.float32), np.frombuffer(bytes(256), np.float32), memory[1:].view(np.float32)):
         matrix, rows, image = x.reshape(8, 8), np.empty(8, np.float32), x.reshape(1, 1, 64)
         linear.gemm_float(matrix, matrix, np.empty((8, 8), np.float32))
         reduce.sum_float(matrix, rows)
         pointwise.quantize(image, x[:1] + 1, np.zeros(1, np.int8), np.empty(image.shape, np.int8), "int8", "")
         out = np.empty((1, 1, 1, 64), np.float32)
         movement.im2col(image, np.zeros((), np.float32), out, (1,), (1,), (1,), (0, 0), (64,))
-    assert [len(k.signatures) for k in cc.kernels_of(families)] == before
+        seen.append([len(k.signatures) for k in cc.kernels_of(families)])
+    assert seen[1:] == seen[:-1]
 
 
 def test_an_edit_of_any_kernel_source_changes_the_cache_folder(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """Our engine on the CPU: numba kernels, compiled at their first call and kept on disk.
 
-numba is imported by `load`, `info`, `warm` and `kernels`, so that importing this package costs little.
+numba is imported by `load`, `info` and `kernels`, so that importing this package costs little.
 """
 
 from __future__ import annotations
@@ -129,43 +129,6 @@ def load(
         return RunResult(outputs, counts, {"plan": began - start, "run": done - began})
 
     return run
-
-
-def warm() -> None:
-    """Compile every signature that a conformance run meets, or read it from disk."""
-    import numpy as np
-
-    find = finder(kernels())
-
-    def call(primitive: str, fn: str, inputs: list[Array], out: Array, *attrs: object) -> None:
-        kernel = find(primitive, fn, tuple(x.dtype.name for x in (*inputs, out)))
-        assert kernel is not None, f"{primitive}.{fn} has no kernel"
-        kernel.call(*inputs, out, *attrs)
-
-    for word in ("float32", "float64"):
-        call("Gemm", "", [np.ones((1, 1), word), np.ones((1, 1), word)], np.empty((1, 1), word))
-        call("Reduce", "sum", [np.ones((1, 1), word)], np.empty(1, word))
-    bias, factor = np.zeros((), np.int32), np.ones((), np.float32)
-    for word in ("uint8", "int8"):
-        byte, none = np.ones((1, 1), word), np.zeros((), word)
-        call("Gemm", "", [byte, byte, none, none], np.empty((1, 1), np.int32))
-        finish = [byte, byte, none, none, bias, factor, none]
-        call("Gemm", "requantize", finish, np.empty((1, 1), word), word, 0, 100, False)
-    image = [byte.reshape(1, 1, 1, 1), byte.reshape(1, 1, 1, 1), none, none, bias, factor, none]
-    window = ((1, 1), (1, 1), (1, 1), (1, 0, 0, 0), (2, 1))
-    call("Gemm", "im2col_requantize", image, np.empty((1, 1, 1, 2), word), word, 0, 100, False, *window)
-    call("Elementwise", "erf", [np.ones(1, np.float32)], np.empty(1, np.float32))
-    one = np.ones(1, np.float32)
-    for word in ("int8", "uint8", "int16", "uint16"):
-        q, zero = np.ones((1, 1, 1), word), np.zeros(1, word)
-        call("Quantize", "", [np.ones((1, 1, 1), np.float32), one, zero], np.empty_like(q), word, "")
-        call("Requantize", "", [np.ones((1, 1, 1), np.int32), one, zero], np.empty_like(q), word, False)
-        call("Dequantize", "", [q, one, zero], np.empty(q.shape, np.float32), "float32")
-    acc = np.ones((1, 1, 1), np.int32)
-    call("Dequantize", "", [acc, one, np.zeros(1, np.int32)], np.empty(acc.shape, np.float32), "float32")
-    for word in ("uint8", "float16", "float32", "float64"):
-        x = np.ones((1, 1, 1), word)
-        call("Im2col", "", [x, np.zeros((), word)], np.empty((1, 1, 1, 1), word), (1,), (1,), (1,), (0, 0), (1,))
 
 
 def info() -> dict[str, str]:
