@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -107,16 +108,21 @@ def write_reports(
     console: Console,
     more: Callable[[], Extras],
 ) -> None:
-    """Every file that is named; `more` gathers what only the page shows."""
+    """Every file that is named, and how large it is and how long it took; `more` gathers what only the page shows."""
     from opgauge.reports import text
 
     from . import frames
 
+    began = time.perf_counter()
     tables = frames.tables(records)
+    spent = time.perf_counter() - began
     text.print_summary(console, tables, records, findings, meta)
+    if any(files.values()):
+        say(console, f"{len(records):,} records in tables in {spent:.1f} s")
     for module, name in files.items():
         if not name:
             continue
+        began = time.perf_counter()
         renderer = importlib.import_module(f"opgauge.reports.{module}")
         arguments = (records, findings, meta) if module == "junit" else (tables, records, findings, meta)
         content = renderer.render(*arguments, *((more(),) if module == "html" else ()))
@@ -125,6 +131,18 @@ def write_reports(
         else:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).write_text(content, encoding="utf-8")
+        say_written(console, name, len(content.encode()), began)
+
+
+def say(console: Console, said: str) -> None:
+    console.print(said, highlight=False, markup=False, soft_wrap=True)
+
+
+def say_written(console: Console, name: str, nbytes: int, began: float) -> None:
+    """`began` is in seconds of the performance counter."""
+    size = f"{nbytes / 1e3:,.0f} kB" if nbytes >= 1000 else f"{nbytes} bytes"
+    where = "standard output" if name == "-" else name
+    say(console, f"{where}: {size} in {time.perf_counter() - began:.1f} s")
 
 
 def _only(records: Sequence[Record], backend: str, where: str) -> list[Record]:
@@ -220,7 +238,9 @@ def show(
     console = cli.terminal(stderr="-" in files.values())
     write_reports(files, stored.records, stored.findings, stored.meta, console, functools.partial(stored.more, before))
     if csv:
+        began = time.perf_counter()
         frames.frame(stored.records).to_csv(csv, index=False)
+        say_written(console, csv, Path(csv).stat().st_size, began)
     raise typer.Exit(stored.meta["exit_code"] if stored.records else NOTHING)
 
 
