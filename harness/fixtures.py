@@ -95,7 +95,7 @@ def fixture_of(case: Case, label: str) -> Fixture | None:
 
 def _portable(exact: Exact) -> bool:
     """Every element decided, and every bound a float64."""
-    if exact.dtype not in TYPES or (exact.free is not None and exact.free.any()):
+    if exact.dtype not in TYPES or exact.also is not None or (exact.free is not None and exact.free.any()):
         return False
     if exact.dtype in ("int64", "uint64"):
         return all(bool((np.abs(b.astype(np.float64)) < EXACT).all()) for b in (exact.lo, exact.hi, *exact.members))

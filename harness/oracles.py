@@ -130,14 +130,22 @@ def pieces(exact: Exact, actual: Array) -> Iterator[tuple[Exact, Array]]:
     step = max(1, LARGE * actual.shape[axis] // actual.size)
     for begin in range(0, actual.shape[axis], step):
         where = (*(slice(None),) * axis, slice(begin, begin + step))
-        parts: dict[str, Any] = {
-            f.name: p[where] for f in fields(exact) if isinstance(p := getattr(exact, f.name), np.ndarray)
-        }
-        yield replace(exact, **parts, members=tuple(m[where] for m in exact.members)), actual[where]
+        yield _part(exact, where), actual[where]
+
+
+def _part(exact: Exact, where: tuple[slice, ...]) -> Exact:
+    parts: dict[str, Any] = {
+        f.name: p[where] for f in fields(exact) if isinstance(p := getattr(exact, f.name), np.ndarray)
+    }
+    also = None if exact.also is None else _part(exact.also, where)
+    return replace(exact, **parts, members=tuple(m[where] for m in exact.members), also=also)
 
 
 def inside_set(exact: Exact, actual: Array) -> Array:
     """Per element: is it one of the values that an honest kernel may return. NaN only where NaN is required."""
+    if exact.also is not None:
+        free = False if exact.also.free is None else exact.also.free
+        return np.asarray(inside_set(replace(exact, also=None), actual) | inside_set(exact.also, actual) | free)
     if exact.dtype == "bool":
         return np.asarray(actual == exact.value)
     if not dt.is_float(exact.dtype):
@@ -240,6 +248,9 @@ def explain(exact: Exact, actual: Array, outside: Array, policy: Policy) -> dict
 
 def expected(exact: Exact, flat: int) -> str:
     """The admissible values of one element in words."""
+    if exact.also is not None:
+        both = (expected(replace(exact, also=None), flat), expected(exact.also, flat))
+        return " or ".join(dict.fromkeys(both))
     if exact.nan is not None and exact.nan.ravel()[flat]:
         return "NaN"
     if exact.members:

@@ -24,10 +24,32 @@ def evaluate(
 
     `forced` gives output tensors as a backend returned them: what is computed from them is judged
     against those values (the outputs themselves keep their own sets).
-    Source: N1 to N8.
+    Source: N1 to N8, N10.
     """
     policy = policy or Policy()
-    return tuple(accept(x, policy) for x in reals(graph, feeds, policy, forced))
+    made = tuple(accept(x, policy) for x in reals(graph, feeds, policy, forced))
+    if not policy.ftz or (read := _flushed(graph, feeds)) is None:
+        return made
+    others = tuple(accept(x, policy) for x in reals(*read, policy, forced))
+    return tuple(replace(one, also=other) for one, other in zip(made, others, strict=True))
+
+
+def _flushed(graph: Graph, feeds: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]] | None:
+    """The graph and its inputs with zeros for subnormal numbers, their signs kept; None where there are none."""
+
+    def zeros(given: Mapping[str, Array]) -> dict[str, Array]:
+        found = {}
+        for name, x in given.items():
+            word = graph.specs[name].dtype
+            small = (np.abs(x) < dt.NORMAL[word]) & (x != 0) if word in dt.NORMAL else np.False_
+            if np.any(small):
+                found[name] = np.where(small, np.copysign(np.zeros((), x.dtype), x), x)
+        return found
+
+    constants, inputs = zeros(graph.constants), zeros({name: feeds[name] for name in graph.inputs})
+    if not constants and not inputs:
+        return None
+    return replace(graph, constants={**graph.constants, **constants}), {**feeds, **inputs}
 
 
 def rounded(graph: Graph, feeds: Mapping[str, Array], policy: Policy) -> tuple[Array, ...]:

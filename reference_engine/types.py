@@ -185,7 +185,8 @@ class Exact:
     `value` what an exact kernel returns, already in the output dtype. `lo`, `hi` the inclusive bounds per
     element (int64 for integers, float64 for floats). `members` if not empty, the only admissible values
     (each an array). `nan` elements that must be NaN. `free` elements that the specification leaves
-    undecided. `real` the number before rounding where there is one.
+    undecided. `real` the number before rounding where there is one. `also` a second set, of a kernel that reads
+    subnormal operands as zeros (policy `ftz`): an element may lie in either.
     """
 
     dtype: str
@@ -197,6 +198,7 @@ class Exact:
     free: Array | None = None
     real: Array | None = None
     zero_point: Array | None = None
+    also: Exact | None = None
 
 
 @dataclass(frozen=True)
