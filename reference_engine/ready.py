@@ -20,7 +20,9 @@ from .types import Array
 
 Run = Callable[[Mapping[str, Array]], tuple[Array, ...]]
 MOST = 1 << 24  # bytes that one plan may keep between its runs
-COPIED = 1 << 16  # an input or output up to so many bytes is copied sooner than a call is made for where it lies
+# An input or output up to so many bytes is copied sooner than a call is made for where it lies: of kernels that only
+# have `call`, and of those with `hold`.
+COPIED = (1 << 12, 1 << 15)
 
 
 @dataclass(frozen=True)
@@ -48,22 +50,22 @@ def ready(bound: Plan) -> Run:
     outputs = tuple((name, kept.get(name)) for name in bound.graph.outputs)
     lock = threading.Lock()
 
+    def _own(made: Array, name: str) -> Array:
+        return made.copy() if name in bound.shared else made
+
     def run(feeds: Mapping[str, Array]) -> tuple[Array, ...]:
-        if not lock.acquire(blocking=False):
+        if not lock.acquire(False):
             return execute(bound, feeds)
         try:
             for name, place in inputs:
                 np.copyto(place, feeds[name])
-            late = {name: np.ascontiguousarray(feeds[name]).reshape(feeds[name].shape) for name in given}
+            late = {name: _plain(feeds[name]) for name in given}
             for step in steps:
                 if isinstance(step, Late):
                     _run(step, late)
                 else:
                     step()
-            return tuple(
-                place.copy() if place is not None else late[name].copy() if name in bound.shared else late[name]
-                for name, place in outputs
-            )
+            return tuple([place.copy() if place is not None else _own(late[name], name) for name, place in outputs])
         finally:
             lock.release()
 
@@ -88,9 +90,14 @@ def _kept(bound: Plan, layout: Layout) -> dict[str, Array]:
     return kept
 
 
+def _plain(x: Array) -> Array:
+    return x if x.flags.c_contiguous else np.ascontiguousarray(x)
+
+
 def _small(bound: Plan, name: str) -> Array | None:
-    spec = bound.graph.specs[name]
-    return np.empty(spec.shape, dt.numpy_dtype(spec.dtype)) if nbytes(bound.graph, name) <= COPIED else None
+    kernels = [s.kernel for s in bound.steps if s.kernel and name in (*s.node.inputs, s.node.output)]
+    spec, limit = bound.graph.specs[name], COPIED[bool(kernels) and all(kernel.hold for kernel in kernels)]
+    return np.empty(spec.shape, dt.numpy_dtype(spec.dtype)) if nbytes(bound.graph, name) <= limit else None
 
 
 def _made(step: Step, kept: Mapping[str, Array]) -> Late | Callable[[], None] | None:

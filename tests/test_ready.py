@@ -45,19 +45,19 @@ def again(bound, feeds, monkeypatch, copied):
         assert bits(given.values()) == before
 
 
-@pytest.mark.parametrize("copied", [1 << 16, -1])
+@pytest.mark.parametrize("copied", [(1 << 16, 1 << 16), (1 << 12, 1 << 15), (-1, -1)])
 @pytest.mark.parametrize("name", [n.name for n in NETWORKS])
 def test_networks_run_again_give_the_same_bits(name, copied, find, monkeypatch):
     again(*planned(network(name).build(), find), monkeypatch, copied)
 
 
-@pytest.mark.parametrize("copied", [1 << 16, -1])
+@pytest.mark.parametrize("copied", [(1 << 16, 1 << 16), (1 << 12, 1 << 15), (-1, -1)])
 def test_templates_run_again_give_the_same_bits(copied, find, monkeypatch):
     for template in TEMPLATES:
         again(*planned(template.build(3), find), monkeypatch, copied)
 
 
-@pytest.mark.parametrize("copied", [1 << 16, -1])
+@pytest.mark.parametrize("copied", [(1 << 16, 1 << 16), (1 << 12, 1 << 15), (-1, -1)])
 @pytest.mark.parametrize("op", ["Identity", "Reshape", "Relu"])
 def test_outputs_are_nobodys_memory(op, copied, find, monkeypatch):
     monkeypatch.setattr(ready, "COPIED", copied)

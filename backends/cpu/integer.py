@@ -288,10 +288,8 @@ def multiply(a: Array, b: Array, out: Array, made: Arranged) -> None:
     spread(made.work_ns, byte_product, a, b, signless(out), made.plan, made.starts, made.factors)
 
 
-def held(a: Array, b: Array, out: Array, made: Arranged) -> Callable[[], None] | None:
-    """multiply on one thread, again and again; None where a is not rows of whole words in place."""
-    if a.shape[-1] % 4 or not (a.flags.carray and out.flags.carray):
-        return None
+def held(a: Array, b: Array, out: Array, made: Arranged) -> Callable[[], None]:
+    """multiply on one thread, again and again; the rows of a are whole words."""
     return partial(byte_product, flat(a), b, signless(out), made.plan, made.starts, made.factors, 0, 1)
 
 
@@ -434,7 +432,7 @@ def bind_integer(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) ->
         return gemm_integer
     batch = np.broadcast_shapes(specs[0].shape[:-2], specs[1].shape[:-2])
     made = settled(product, constants, (2, 3), SUMS, batch)
-    ready = product.b if product.a is None else None
+    ready, whole = product.b if product.a is None else None, specs[0].shape[-1] % 4 == 0
 
     def call(a: Array, b: Array, a_zero_point: Array, b_zero_point: Array, out: Array) -> None:
         if made is not None and ready is not None:
@@ -443,7 +441,7 @@ def bind_integer(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) ->
             product(a, b, a_zero_point, b_zero_point, SUMS, out, made)
 
     def hold(a: Array, b: Array, a_zero_point: Array, b_zero_point: Array, out: Array) -> Callable[[], None] | None:
-        return held(a, ready, out, made) if made is not None and ready is not None else None
+        return held(a, ready, out, made) if whole and made is not None and ready is not None else None
 
     return Bound(call, hold)
 
@@ -455,7 +453,7 @@ def bind_requantize(constants: Mapping[int, Array], specs: Sequence[TensorSpec])
         return gemm_requantize
     batch = np.broadcast_shapes(specs[0].shape[:-2], specs[1].shape[:-2])
     kept: list[Arranged | None] = []
-    ready = product.b if product.a is None else None
+    ready, whole = product.b if product.a is None else None, specs[0].shape[-1] % 4 == 0
 
     def call(a, b, a_zero_point, b_zero_point, bias, multiplier, zero_point, out, to, low, high, *_):
         if kept and kept[0] is not None:
@@ -473,6 +471,6 @@ def bind_requantize(constants: Mapping[int, Array], specs: Sequence[TensorSpec])
         if not kept:
             finish = finish_of(bias, multiplier, zero_point, low, high)
             kept.append(settled(product, constants, range(2, 7), finish, batch))
-        return held(a, ready, out, kept[0]) if kept[0] is not None and ready is not None else None
+        return held(a, ready, out, kept[0]) if whole and kept[0] is not None and ready is not None else None
 
     return Bound(call, hold)
