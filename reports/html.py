@@ -229,7 +229,7 @@ def _trends(extras: Extras) -> list[dict[str, Any]]:
             out.append(
                 {"name": row.name, "picture": trend(row.points, where, label), "changes": row.changes}
                 | {
-                    "last": f"{last[0]:.3g} ({last[1]:.3g} to {last[2]:.3g})",
+                    "last": f"{last[0]:.3g}" + (f" ({last[1]:.3g} to {last[2]:.3g})" if last[1] < last[2] else ""),
                     "from": row.labels[0],
                     "to": row.labels[-1],
                 }
