@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -27,7 +28,7 @@ BLOCK_NS = 2_000_000  # repetitions fill so much CPU time per round
 MOST_REPETITIONS = 1000
 CALLS = 5  # in a round of two threads against one
 THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-Run = Callable[[], None]
+Run = Callable[[], object]
 
 
 class DifferentError(OpgaugeError):
@@ -163,11 +164,7 @@ def as_graph(model: bytes, inputs: Mapping[str, Array]) -> tuple[Run, dict[str, 
     graph, _ = passes.optimise(lower(model, inputs))
     run = ready(plan(graph, finder(cpu.kernels()), "cpu"))
     made = run(inputs)
-    return lambda: _drop(run(inputs)), dict(zip(graph.output_names, made, strict=True))
-
-
-def _drop(_: object) -> None:
-    return None
+    return partial(run, inputs), dict(zip(graph.output_names, made, strict=True))
 
 
 def _into(a: Array, b: Array, out: Array) -> None:

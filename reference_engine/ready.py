@@ -7,8 +7,7 @@ kernels, their order and the bits are the same.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -25,16 +24,6 @@ MOST = 1 << 24  # bytes that one plan may keep between its runs
 COPIED = (1 << 12, 1 << 15)
 
 
-@dataclass(frozen=True)
-class Late:
-    """A step with operands that differ from run to run: their places among the arguments, and their names."""
-
-    step: Step
-    arguments: tuple[object, ...]
-    late: tuple[tuple[int, str], ...]
-    fresh: int | None  # the place of an output that is the caller's own memory
-
-
 def ready(bound: Plan) -> Run:
     """`execute` of this plan, ready to run again where its tensors are not more than is kept.
 
@@ -44,14 +33,15 @@ def ready(bound: Plan) -> Run:
     if layout.peak > MOST:
         return partial(execute, bound)
     kept = _kept(bound, layout)
+    late: dict[str, Array] = {}  # tensors that differ from run to run, while one lasts
     inputs = tuple((name, kept[name]) for name in bound.graph.inputs if name in kept)
     given = tuple(name for name in bound.graph.inputs if name not in kept)
-    steps = tuple(made for step in bound.steps if (made := _made(step, kept)) is not None)
+    steps = tuple(made for step in bound.steps if (made := _made(step, kept, late)) is not None)
     outputs = tuple((name, kept.get(name)) for name in bound.graph.outputs)
     lock = threading.Lock()
 
-    def _own(made: Array, name: str) -> Array:
-        return made.copy() if name in bound.shared else made
+    def own(name: str) -> Array:
+        return late[name].copy() if name in bound.shared else late[name]
 
     def run(feeds: Mapping[str, Array]) -> tuple[Array, ...]:
         if not lock.acquire(False):
@@ -59,14 +49,14 @@ def ready(bound: Plan) -> Run:
         try:
             for name, place in inputs:
                 np.copyto(place, feeds[name])
-            late = {name: _plain(feeds[name]) for name in given}
+            for name in given:
+                x = feeds[name]
+                late[name] = x if x.flags.c_contiguous else np.ascontiguousarray(x)
             for step in steps:
-                if isinstance(step, Late):
-                    _run(step, late)
-                else:
-                    step()
-            return tuple([place.copy() if place is not None else _own(late[name], name) for name, place in outputs])
+                step()
+            return tuple([own(name) if place is None else place.copy() for name, place in outputs])
         finally:
+            late.clear()
             lock.release()
 
     return run
@@ -90,42 +80,54 @@ def _kept(bound: Plan, layout: Layout) -> dict[str, Array]:
     return kept
 
 
-def _plain(x: Array) -> Array:
-    return x if x.flags.c_contiguous else np.ascontiguousarray(x)
-
-
 def _small(bound: Plan, name: str) -> Array | None:
     kernels = [s.kernel for s in bound.steps if s.kernel and name in (*s.node.inputs, s.node.output)]
     spec, limit = bound.graph.specs[name], COPIED[bool(kernels) and all(kernel.hold for kernel in kernels)]
     return np.empty(spec.shape, dt.numpy_dtype(spec.dtype)) if nbytes(bound.graph, name) <= limit else None
 
 
-def _made(step: Step, kept: Mapping[str, Array]) -> Late | Callable[[], None] | None:
-    """The step as a call of no arguments where all its operands are kept; None for a view that is there already."""
-    names = (*step.node.inputs, step.node.output)
+def _made(step: Step, kept: Mapping[str, Array], late: dict[str, Array]) -> Callable[[], None] | None:
+    """The step as a call of no arguments; None for a view that is there already."""
+    output = step.node.output
     if step.kernel is None:
-        return None if step.node.output in kept else Late(step, (), (), None)
+        source = step.node.inputs[0]
+        return None if output in kept else lambda: late.update({output: late[source].reshape(step.shape)})
+    names = (*step.node.inputs, output)
     arguments = (*(kept.get(name) for name in names), *step.attrs)
-    missing = tuple((at, name) for at, name in enumerate(names) if name not in kept)
-    if missing:
-        fresh = len(names) - 1 if step.node.output not in kept else None
-        return Late(step, arguments, tuple((at, name) for at, name in missing if at != fresh), fresh)
-    made = step.kernel.hold(*arguments) if step.kernel.hold else None
-    return made or partial(step.kernel.call, *arguments)
+    if all(name in kept for name in names):
+        made = step.kernel.hold(*arguments) if step.kernel.hold else None
+        return made or partial(step.kernel.call, *arguments)
+    return _at_last(step, arguments, [(at, n) for at, n in enumerate(step.node.inputs) if n not in kept], late)
 
 
-def _run(made: Late, late: dict[str, Array]) -> None:
-    step = made.step
-    if step.kernel is None:
-        late[step.node.output] = late[step.node.inputs[0]].reshape(step.shape)
-        return
-    arguments = list(made.arguments)
-    for at, name in made.late:
-        arguments[at] = late[name]
-    if made.fresh is not None:
-        arguments[made.fresh] = late[step.node.output] = np.empty(step.shape, step.dtype)
-    call = step.kernel.hold(*arguments) if step.kernel.hold else None
-    if call is None:
-        step.kernel.call(*arguments)
-    else:
-        call()
+def _at_last(
+    step: Step, arguments: tuple[object, ...], missing: Sequence[tuple[int, str]], late: dict[str, Array]
+) -> Callable[[], None]:
+    """A step some of whose operands are known only when it runs."""
+    assert step.kernel is not None
+    call, hold, output, fresh = step.kernel.call, step.kernel.hold, step.node.output, len(step.node.inputs)
+    if len(missing) == 1 and missing[0][0] == 0 and arguments[fresh] is not None:
+        name, others = missing[0][1], arguments[1:]
+
+        def first() -> None:
+            held = hold(late[name], *others) if hold else None
+            if held is None:
+                call(late[name], *others)
+            else:
+                held()
+
+        return first
+
+    def several() -> None:
+        found = list(arguments)
+        for at, name in missing:
+            found[at] = late[name]
+        if found[fresh] is None:
+            found[fresh] = late[output] = np.empty(step.shape, step.dtype)
+        held = hold(*found) if hold else None
+        if held is None:
+            call(*found)
+        else:
+            held()
+
+    return several
