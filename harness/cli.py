@@ -231,8 +231,7 @@ def run(
     opgauge run --backend my_runtime.py:run -k 'MatMul and not float16' --budget 500
     opgauge run --backend onnxruntime==1.24.4 --backend onnxruntime --html report.html
     """
-    from . import cluster as dask_cluster
-    from . import extras, gate, generate
+    from . import generate
     from . import resume as parts
 
     if show_config:
@@ -287,11 +286,15 @@ def run(
                 journal.append("started", {"case": case})
 
             if cluster:
+                from . import cluster as dask_cluster
+
                 told = functools.partial(journal.append, "worker")
                 outcome = dask_cluster.run(cluster, tasks, settings, on_record, on_task, told)
             else:
                 workers = jobs or supervisor.default_jobs()
                 outcome = supervisor.run(tasks, settings, workers, on_record, on_task, on_started)
+        from . import extras, gate  # pandas is slow to import, and workers wait for nothing
+
         informative = [spec.text for spec in specs if spec.definition.informative]
         findings = gate.findings(records, informative)
         missing = _missing(require, records, outcome)

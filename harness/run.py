@@ -131,8 +131,6 @@ def _late_deaths(clients: Sequence[Client], emit: Callable[[Record], None]) -> N
 
 def reference_worker(connection: Connection, settings: Settings, parent: int, how: str) -> None:
     """Serve tasks until told to stop."""
-    from . import pinned
-
     isolation.ignore_interrupts()
     isolation.die_with_parent(parent)
     isolation.limit_memory(REFERENCE_MEMORY)
@@ -146,6 +144,8 @@ def reference_worker(connection: Connection, settings: Settings, parent: int, ho
             stack.enter_context(Client(resolve(text), settings.timeout_s, heap_check=settings.heap_check))
             for text in settings.backends
         ]
+        from . import pinned  # slow to import: kernel workers load meanwhile
+
         for client in clients if settings.pins else ():
             client.pins = pinned.pins_of(client.spec.text, settings.pins)
         do, told = load_callable(how), False

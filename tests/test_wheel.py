@@ -83,7 +83,7 @@ def test_wheel_says_what_it_is(wheel: Path) -> None:
     assert "Requires-Python: >=3.11" in metadata
     assert "License-Expression: Apache-2.0" in metadata
     assert "licenses/LICENSE" in texts
-    assert "opgauge = opgauge.cli:main" in archive.read(texts["entry_points.txt"]).decode()
+    assert "opgauge = opgauge.__main__:main" in archive.read(texts["entry_points.txt"]).decode()
 
 
 def test_wheel_imports_away_from_the_repository(target: Path, tmp_path: Path) -> None:
