@@ -31,7 +31,7 @@ from opgauge.reference_engine.types import Observation, Status
 SOURCE = Path(__file__).parents[1] / "native" / "misbehaviour.c"
 ABORTS, SPINS, SLEEPS = 3, 11, 12
 BLOCK = 20
-FRAME = 1 << 20
+FRAME = 1 << 16
 ECHO = """
 import os, sys
 while data := os.read(0, int(sys.argv[1])):
