@@ -73,14 +73,14 @@ def spread(work_ns: float, kernel: Callable[..., None], *operands: object) -> No
 
 
 @cache
-def _asked() -> Callable[[], int]:
+def _getcpu() -> Callable[[], int]:
     found: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None) if os.name == "posix" else None
     return found or (lambda: -1)
 
 
 def processor() -> int:
     """The one that this thread is on; -1 where that cannot be told."""
-    return _asked()()
+    return _getcpu()()
 
 
 @contextmanager
