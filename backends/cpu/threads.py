@@ -2,25 +2,19 @@
 
 Parts never share an element, so the bits are those of one thread. Nobody spins: a thread that waits sleeps. Kernels
 of branches that already run side by side are lent nothing.
-
-Linux wakes a thread beside the one that wakes it and may leave both on one processor for longer than a kernel takes:
-there a helper leaves its caller's processor first.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import os
 import queue
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 
-LEAST_NS = 200_000  # handing over and waiting cost 10 to 60 us
+# Handing over and waiting cost 10 to 60 us; two hyperthreads of one core make up for that from 0.6 ms on.
+LEAST_NS = 600_000
 PARTS = 2  # for each thread
 _lent: ContextVar[tuple[Executor, int] | None] = ContextVar("opgauge_cpu_threads", default=None)
 
@@ -49,11 +43,6 @@ def spread(work_ns: float, kernel: Callable[..., None], *operands: object) -> No
     parts = PARTS * count
     tickets = itertools.count()
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-    here = processor()
-
-    def help_out() -> None:
-        with away_from(here):
-            work()
 
     def work() -> None:
         while (part := next(tickets)) < parts:
@@ -65,35 +54,8 @@ def spread(work_ns: float, kernel: Callable[..., None], *operands: object) -> No
                 ended.put(None)
 
     for _ in range(count - 1):
-        pool.submit(help_out)
+        pool.submit(work)
     work()
     failed = [error for error in (ended.get() for _ in range(parts)) if error is not None]
     if failed:
         raise failed[0]
-
-
-@cache
-def _getcpu() -> Callable[[], int]:
-    found: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None) if os.name == "posix" else None
-    return found or (lambda: -1)
-
-
-def processor() -> int:
-    """The one that this thread is on; -1 where that cannot be told."""
-    return _getcpu()()
-
-
-@contextmanager
-def away_from(taken: int) -> Iterator[None]:
-    """This thread on another processor than `taken`, where it has a choice."""
-    if sys.platform != "linux" or taken < 0 or processor() != taken:
-        yield
-        return
-    allowed = os.sched_getaffinity(0)  # of this thread
-    try:
-        with suppress(OSError, ValueError):  # none is left, or a container forbids it
-            os.sched_setaffinity(0, allowed - {taken})
-        yield
-    finally:
-        with suppress(OSError):
-            os.sched_setaffinity(0, allowed)
