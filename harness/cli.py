@@ -27,7 +27,7 @@ from opgauge.reference_engine.case import parse_id
 from opgauge.reference_engine.errors import CaseError, OpgaugeError
 from opgauge.reference_engine.types import FINDINGS, CaseSpec, Finding, Record, Status
 
-from . import cli_fingerprint, cli_report, config, store
+from . import cli_fingerprint, cli_report, config, costs, store
 from . import run as supervisor
 
 SUITES = ("operators", "onnx-node")
@@ -200,7 +200,9 @@ def run(
     k: Expression = "",
     budget: Annotated[int, typer.Option(min=1, help="cases per row of operator and dtypes")] = 100,
     seed: Seed = 0,
-    jobs: Annotated[int, typer.Option(min=0, help="reference workers; 0 is one per core, 8 at most")] = 0,
+    jobs: Annotated[
+        int, typer.Option(min=0, help="reference workers; 0 is one per core, 8 at most, fewer for little work")
+    ] = 0,
     require: Annotated[list[str], typer.Option(help="exit 3 unless this backend ran; repeatable")] = [],  # noqa: B006
     html: Annotated[str, typer.Option(metavar="FILE", help="the page for people: one file, works offline")] = "",
     json_file: Annotated[str, typer.Option("--json", metavar="FILE", help="- is standard output")] = "",
@@ -291,7 +293,7 @@ def run(
                 told = functools.partial(journal.append, "worker")
                 outcome = dask_cluster.run(cluster, tasks, settings, on_record, on_task, told)
             else:
-                workers = jobs or supervisor.default_jobs()
+                workers = jobs or costs.workers(tasks, settings.budget, supervisor.default_jobs())
                 outcome = supervisor.run(tasks, settings, workers, on_record, on_task, on_started)
         from . import extras, gate  # pandas is slow to import, and workers wait for nothing
 

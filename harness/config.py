@@ -39,7 +39,7 @@ KEYS = (
     Key("k", str, str, "expression that selects rows"),
     Key("budget", int, int, "cases per row"),
     Key("seed", int, int, "seed of the cases"),
-    Key("jobs", int, int, "reference workers, 0 for one per core"),
+    Key("jobs", int, int, "reference workers, 0 for one per core or as many as the work is worth"),
     Key("timeout", float, float, "seconds per case and backend"),
     Key("out", str, str, "folder of the runs"),
     Key("baselines", str, str, "folder of your expectations.toml, beside the shipped one"),

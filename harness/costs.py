@@ -15,6 +15,7 @@ from . import accepted
 from .run import Task
 
 KEY = "ms_per_case"
+START_S = 1.5  # of a core, before the first case: what a reference worker and its kernel worker cost
 WHOLE = {"node": 1000.0, "witness": 30.0}  # cases that are one task, in cases of a row
 
 
@@ -68,3 +69,10 @@ def divided(tasks: Sequence[Task], count: int, costs: Mapping[str, float], budge
         loads[least] += each[i]
         parts[least].append(i)
     return [[tasks[i] for i in sorted(part)] for part in parts]
+
+
+def workers(tasks: Sequence[Task], budget: int, most: int, costs: Mapping[str, float] | None = None) -> int:
+    """Reference workers, `most` at most: each has at least as much to do as it costs to start."""
+    known = load() if costs is None else costs
+    total_s = sum(cost_of(task, known, budget) for task in tasks) / 1e3
+    return max(1, min(most, int(total_s / START_S)))
