@@ -293,7 +293,7 @@ def run(
                 told = functools.partial(journal.append, "worker")
                 outcome = dask_cluster.run(cluster, tasks, settings, on_record, on_task, told)
             else:
-                workers = jobs or costs.workers(tasks, settings.budget, supervisor.default_jobs())
+                workers = jobs or costs.workers(tasks, supervisor.default_jobs(), costs.load(), settings.budget)
                 outcome = supervisor.run(tasks, settings, workers, on_record, on_task, on_started)
         from . import extras, gate  # pandas is slow to import, and workers wait for nothing
 

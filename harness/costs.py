@@ -71,8 +71,7 @@ def divided(tasks: Sequence[Task], count: int, costs: Mapping[str, float], budge
     return [[tasks[i] for i in sorted(part)] for part in parts]
 
 
-def workers(tasks: Sequence[Task], budget: int, most: int, costs: Mapping[str, float] | None = None) -> int:
+def workers(tasks: Sequence[Task], most: int, costs: Mapping[str, float], budget: int) -> int:
     """Reference workers, `most` at most: each has at least as much to do as it costs to start."""
-    known = load() if costs is None else costs
-    total_s = sum(cost_of(task, known, budget) for task in tasks) / 1e3
+    total_s = sum(cost_of(task, costs, budget) for task in tasks) / 1e3
     return max(1, min(most, int(total_s / START_S)))

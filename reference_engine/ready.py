@@ -15,7 +15,7 @@ import numpy as np
 from . import dtypes as dt
 from .arena import Layout, block, lay_out, nbytes, root, tensor
 from .executor import Plan, Step, execute
-from .types import Array
+from .types import Array, Kernel
 
 Run = Callable[[Mapping[str, Array]], tuple[Array, ...]]
 MOST = 1 << 24  # bytes that one plan may keep between its runs
@@ -88,46 +88,27 @@ def _small(bound: Plan, name: str) -> Array | None:
 
 def _made(step: Step, kept: Mapping[str, Array], late: dict[str, Array]) -> Callable[[], None] | None:
     """The step as a call of no arguments; None for a view that is there already."""
-    output = step.node.output
-    if step.kernel is None:
+    output, kernel = step.node.output, step.kernel
+    if kernel is None:
         source = step.node.inputs[0]
         return None if output in kept else lambda: late.update({output: late[source].reshape(step.shape)})
-    names = (*step.node.inputs, output)
-    arguments = (*(kept.get(name) for name in names), *step.attrs)
-    if all(name in kept for name in names):
-        made = step.kernel.hold(*arguments) if step.kernel.hold else None
-        return made or partial(step.kernel.call, *arguments)
-    return _at_last(step, arguments, [(at, n) for at, n in enumerate(step.node.inputs) if n not in kept], late)
+    arguments = (*(kept.get(name) for name in (*step.node.inputs, output)), *step.attrs)
+    missing = [(at, name) for at, name in enumerate(step.node.inputs) if name not in kept]
+    fresh = len(step.node.inputs) if output not in kept else None
+    if not missing and fresh is None:
+        return _held(kernel, arguments)
 
-
-def _at_last(
-    step: Step, arguments: tuple[object, ...], missing: Sequence[tuple[int, str]], late: dict[str, Array]
-) -> Callable[[], None]:
-    """A step some of whose operands are known only when it runs."""
-    assert step.kernel is not None
-    call, hold, output, fresh = step.kernel.call, step.kernel.hold, step.node.output, len(step.node.inputs)
-    if len(missing) == 1 and missing[0][0] == 0 and arguments[fresh] is not None:
-        name, others = missing[0][1], arguments[1:]
-
-        def first() -> None:
-            held = hold(late[name], *others) if hold else None
-            if held is None:
-                call(late[name], *others)
-            else:
-                held()
-
-        return first
-
-    def several() -> None:
+    def at_last() -> None:
         found = list(arguments)
         for at, name in missing:
             found[at] = late[name]
-        if found[fresh] is None:
+        if fresh is not None:
             found[fresh] = late[output] = np.empty(step.shape, step.dtype)
-        held = hold(*found) if hold else None
-        if held is None:
-            call(*found)
-        else:
-            held()
+        _held(kernel, found)()
 
-    return several
+    return at_last
+
+
+def _held(kernel: Kernel, arguments: Sequence[object]) -> Callable[[], None]:
+    made = kernel.hold(*arguments) if kernel.hold else None
+    return made or partial(kernel.call, *arguments)

@@ -211,8 +211,8 @@ def test_records_are_asked_by_sql_and_nothing_else_is_done(tmp_path: Path, capsy
 def test_little_work_is_one_worker_s_and_much_is_everybody_s():
     tasks = [supervisor.Task("row", (f"{op}/x",)) for op in "abcd"]
     table = dict.fromkeys("abcd", 10.0)
-    assert costs.workers(tasks, 1, 8, table) == 1  # 0.04 s
-    assert costs.workers(tasks, 100, 8, table) == 2  # 4 s
-    assert costs.workers(tasks, 10_000, 8, table) == 8
-    assert costs.workers([supervisor.Task("node")], 1, 8, table) > 1
-    assert costs.workers([], 1, 8, table) == 1
+    assert costs.workers(tasks, 8, table, 1) == 1  # 0.04 s
+    assert costs.workers(tasks, 8, table, 100) == 2  # 4 s
+    assert costs.workers(tasks, 8, table, 10_000) == 8
+    assert costs.workers([supervisor.Task("node")], 8, table, 1) > 1
+    assert costs.workers([], 8, table, 1) == 1

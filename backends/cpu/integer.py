@@ -455,6 +455,11 @@ def bind_requantize(constants: Mapping[int, Array], specs: Sequence[TensorSpec])
     kept: list[Arranged | None] = []
     ready, whole = product.b if product.a is None else None, specs[0].shape[-1] % 4 == 0
 
+    def arranged(finish: Finish) -> Arranged | None:
+        if not kept:
+            kept.append(settled(product, constants, range(2, 7), finish, batch))
+        return kept[0]
+
     def call(a, b, a_zero_point, b_zero_point, bias, multiplier, zero_point, out, to, low, high, *_):
         if kept and kept[0] is not None:
             if ready is not None:
@@ -463,14 +468,10 @@ def bind_requantize(constants: Mapping[int, Array], specs: Sequence[TensorSpec])
             product(a, b, a_zero_point, b_zero_point, SUMS, out, kept[0])
             return
         finish = finish_of(bias, multiplier, zero_point, low, high)
-        if not kept:
-            kept.append(settled(product, constants, range(2, 7), finish, batch))
-        product(a, b, a_zero_point, b_zero_point, finish, out, kept[0])
+        product(a, b, a_zero_point, b_zero_point, finish, out, arranged(finish))
 
     def hold(a, b, a_zero_point, b_zero_point, bias, multiplier, zero_point, out, to, low, high, *_):
-        if not kept:
-            finish = finish_of(bias, multiplier, zero_point, low, high)
-            kept.append(settled(product, constants, range(2, 7), finish, batch))
-        return held(a, ready, out, kept[0]) if whole and kept[0] is not None and ready is not None else None
+        made = kept[0] if kept else arranged(finish_of(bias, multiplier, zero_point, low, high))
+        return held(a, ready, out, made) if whole and made is not None and ready is not None else None
 
     return Bound(call, hold)
