@@ -37,6 +37,7 @@ ALONE_S = 60.0  # without a worker that can do anything: one may be about to joi
 LOOK_S = 1.0  # how often the members are looked at
 AHEAD = 2  # tasks under way for each thread of a worker, so that none waits for us
 END_S = 5.0
+OVER = ("finished", "error", "cancelled")  # of a future; one whose worker died with its result is "lost"
 
 
 class ClusterError(OpgaugeError):
@@ -197,15 +198,20 @@ class _Cluster:
         self._looked = 0.0
         self._useful = time.monotonic()
 
+    def part(self) -> dict[str, Any]:
+        """Say who left; who is there, by address."""
+        alive: dict[str, Any] = self._link.scheduler_info(n_workers=-1)["workers"]
+        for address in [a for a in self.members if a not in alive]:
+            del self.members[address]
+            self._on_worker({"worker": address, "left": True})
+        return alive
+
     def look(self) -> None:
         """Ask who joined, forget who left; what waits for somebody who left is given to others."""
         if time.monotonic() - self._looked < LOOK_S and self.members:
             return
         self._looked = time.monotonic()
-        alive = self._link.scheduler_info(n_workers=-1)["workers"]
-        for address in [a for a in self.members if a not in alive]:
-            del self.members[address]
-            self._on_worker({"worker": address, "left": True})
+        alive = self.part()
         for address in alive:
             if address not in self.members and address not in self.refused and address not in self._asked:
                 self._asked[address] = self._link.submit(
@@ -214,7 +220,7 @@ class _Cluster:
         for address, future in list(self._asked.items()):
             if address not in alive:
                 del self._asked[address]
-            elif future.done():
+            elif future.status in OVER:
                 del self._asked[address]
                 self._meet(address, alive[address]["nthreads"], future)
         for future, piece in list(self.flying.items()):
@@ -228,7 +234,7 @@ class _Cluster:
 
     def _meet(self, address: str, threads: int, future: Any) -> None:
         if future.status != "finished":
-            self.refused[address] = f"{future.exception()}: is opgauge installed there?"
+            self.refused[address] = f"{future.exception() or future.status}: is opgauge installed there?"
         elif (said := future.result())["version"] != __version__:
             self.refused[address] = f"it has opgauge {said['version']}, here is {__version__}"
         else:
@@ -260,8 +266,8 @@ class _Cluster:
             return False
         return len(self.flying) < AHEAD * sum(member.threads for member in self.members.values())
 
-    def finished(self) -> list[tuple[Piece, Any]]:
-        """What is done by now, after a moment's wait."""
+    def finished(self) -> list[tuple[Piece, Told]]:
+        """What is done by now, after a moment's wait; a result that was lost with its worker is done again."""
         import distributed
 
         if not self.flying:
@@ -269,13 +275,25 @@ class _Cluster:
             return []
         with contextlib.suppress(TimeoutError, distributed.CancelledError):
             distributed.wait(list(self.flying), timeout=LOOK_S, return_when="FIRST_COMPLETED")
-        return [(self.flying.pop(future), future) for future in list(self.flying) if future.done()]
+        over = [(future, _told(future)) for future in list(self.flying) if future.status in OVER]
+        return [(self.flying.pop(future), told) for future, told in over if told is not None]
 
     def end(self) -> None:
         for future in self.flying:
             future.cancel()
         with contextlib.suppress(Exception):  # a worker that is gone needs no goodbye
             self._link.run(release, self.run, on_error="ignore")
+
+
+def _told(future: Any) -> Told | None:
+    """What a task gave, or why it gave nothing; None where its worker is gone and the result with it."""
+    try:
+        told: Told = future.result(timeout=CONNECT_S)
+        return told
+    except Exception as error:  # whatever the task raised
+        if isinstance(error, TimeoutError) and future.status != "error":
+            return None
+        return Told([], {}, f"{type(error).__name__}: {error}", {})
 
 
 def run(
@@ -304,11 +322,7 @@ def run(
                     break
                 while todo and cluster.room():
                     cluster.start(todo.popleft(), settings.backends)
-                for piece, future in cluster.finished():
-                    if future.status != "finished":
-                        told = Told([], {}, f"{type(future.exception()).__name__}: {future.exception()}", {})
-                    else:
-                        told = future.result()
+                for piece, told in cluster.finished():
                     _take(told, settings, beside, on_record)
                     outcome.backends.update(told.info)
                     cluster.left[piece.task] -= 1
@@ -317,6 +331,7 @@ def run(
                         outcome.errors.append(f"{piece.task}: {told.error}")
                     elif not cluster.left[piece.task] and piece.task not in failed:
                         on_task(piece.task)
+            cluster.part()
         except KeyboardInterrupt:
             outcome = outcome._replace(interrupted=True)
         finally:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,13 @@ class Started:
     def kill(self, name: str) -> None:
         os.kill(self.processes[name].pid, signal.SIGKILL)
 
+    def lose(self, name: str) -> None:
+        """Kill it and wait until the scheduler knows."""
+        self.kill(name)
+        with distributed.Client(self.address, set_as_default=False) as client:
+            while any(w["name"] == name for w in client.scheduler_info(n_workers=-1)["workers"].values()):
+                time.sleep(0.01)
+
     def end(self) -> None:
         for process in self.processes.values():
             process.kill()
@@ -99,7 +107,7 @@ def test_a_worker_killed_on_the_way_and_one_without_the_backend_change_no_verdic
 
     def on_record(record: Record) -> None:
         if not there:
-            started.kill("doomed")
+            started.lose("doomed")
         there.append(record)
 
     outcome = cluster.run(started.address, TASKS, settings("exact", MINE), on_record, done.append, heard.append)
@@ -125,6 +133,45 @@ def test_a_backend_goes_to_workers_that_have_it_and_to_anybody_where_nobody_has(
     assert shares({"v": both, "w": one}, "a", "b") == {("a",): {"v", "w"}, ("b",): {"v"}}
     assert shares({"v": both}, "a", "b") == {("a", "b"): {"v"}}
     assert shares({"w": one}, "a", "b", "c") == {("a", "b", "c"): {"w"}}
+
+
+@dataclass(eq=False)
+class Future:
+    """A task of which this is told, and whose result raises `raises` or is `told`."""
+
+    status: str
+    told: cluster.Told | None = None
+    raises: Exception | None = None
+
+    def result(self, timeout: float) -> cluster.Told:
+        if self.raises is not None:
+            raise self.raises
+        assert self.told is not None
+        return self.told
+
+
+def test_a_result_that_was_lost_with_its_worker_is_waited_for_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "wait", lambda *_, **__: None)
+    good = cluster.Told([], {}, "", {})
+    futures = {
+        "good": Future("finished", told=good),
+        "lost": Future("lost", raises=AssertionError("asked though it is lost")),
+        "lost while asked": Future("finished", raises=TimeoutError("not there")),
+        "slow": Future("error", raises=TimeoutError("the task's own")),
+        "raised": Future("error", raises=ValueError("no such row")),
+        "cancelled": Future("cancelled", raises=distributed.CancelledError("perform")),
+    }
+    some = cluster._Cluster(None, settings("exact"), lambda _: None)
+    for name, future in futures.items():
+        some.flying[future] = cluster.Piece(supervisor.Task("row", (name,)), ("exact",), frozenset({"w"}))
+    over = {piece.task.names[0]: told.error for piece, told in some.finished()}
+    assert over == {
+        "good": "",
+        "slow": "TimeoutError: the task's own",
+        "raised": "ValueError: no such row",
+        "cancelled": "CancelledError: perform",
+    }
+    assert [piece.task.names[0] for piece in some.flying.values()] == ["lost", "lost while asked"]
 
 
 def test_a_cluster_that_is_none_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
