@@ -16,9 +16,9 @@ import numpy as np
 from . import dtypes as dt
 from .errors import OpgaugeError
 from .executor import Plan
+from .memory import ALIGNMENT, empty
 from .types import Array, Graph, Node
 
-ALIGNMENT = 64
 POISON = 0xA5
 # Kernels that read element i before they write element i, and nothing after: they may write over an input.
 IN_PLACE = frozenset({"Elementwise"})
@@ -174,7 +174,7 @@ def execute_in_arena(bound: Plan, layout: Layout, feeds: Mapping[str, Array], ch
     Raises: ArenaError naming the node.
     """
     graph = bound.graph
-    memory = block(layout.peak)
+    memory = empty(layout.peak, np.uint8)
     memory.fill(POISON)
     watch = Watch(graph, layout, memory) if check else None
     values: dict[str, Array] = dict(graph.constants)
@@ -190,7 +190,7 @@ def execute_in_arena(bound: Plan, layout: Layout, feeds: Mapping[str, Array], ch
             values[node.output] = values[node.inputs[0]].reshape(spec.shape)
         else:
             slot = layout.slots.get(root(layout.alias, node.output))
-            out = np.empty(spec.shape, kind) if slot is None else tensor(memory, slot, kind, spec.shape)
+            out = empty(spec.shape, kind) if slot is None else tensor(memory, slot, kind, spec.shape)
             made.kernel.call(*(values[name] for name in node.inputs), out, *made.attrs)
             values[node.output] = out
         if watch:
@@ -199,13 +199,6 @@ def execute_in_arena(bound: Plan, layout: Layout, feeds: Mapping[str, Array], ch
     return tuple(
         y.copy() if any(np.shares_memory(y, g) for g in given) else y for y in (values[n] for n in graph.outputs)
     )
-
-
-def block(size: int) -> Array:
-    """Bytes that begin at a multiple of ALIGNMENT."""
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size]
 
 
 def tensor(memory: Array, slot: Slot, kind: np.dtype[Any], shape: tuple[int, ...]) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 from . import dtypes as dt
 from .errors import UnsupportedError
 from .extensions import added
+from .memory import empty
 from .primitives import primitive_of
 from .types import Array, Bound, Graph, Kernel, Node
 
@@ -153,7 +154,7 @@ def _run(step: Step, values: dict[str, Array]) -> None:
     if step.kernel is None:
         values[node.output] = values[node.inputs[0]].reshape(step.shape)
         return
-    out = np.empty(step.shape, step.dtype)
+    out = empty(step.shape, step.dtype)
     step.kernel.call(*[values[name] for name in node.inputs], out, *step.attrs)
     values[node.output] = out
 

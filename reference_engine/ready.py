@@ -13,8 +13,9 @@ from functools import partial
 import numpy as np
 
 from . import dtypes as dt
-from .arena import Layout, block, lay_out, nbytes, root, tensor
+from .arena import Layout, lay_out, nbytes, root, tensor
 from .executor import Plan, Step, execute
+from .memory import empty
 from .types import Array, Kernel
 
 Run = Callable[[Mapping[str, Array]], tuple[Array, ...]]
@@ -64,7 +65,7 @@ def ready(bound: Plan) -> Run:
 
 def _kept(bound: Plan, layout: Layout) -> dict[str, Array]:
     """Constants, small inputs and outputs, and all that lies between."""
-    graph, memory = bound.graph, block(layout.peak)
+    graph, memory = bound.graph, empty(layout.peak, np.uint8)
     kept = dict(graph.constants)
     kept.update((n, made) for n in graph.inputs if (made := _small(bound, n)) is not None)
     for step in bound.steps:
@@ -83,7 +84,7 @@ def _kept(bound: Plan, layout: Layout) -> dict[str, Array]:
 def _small(bound: Plan, name: str) -> Array | None:
     kernels = [s.kernel for s in bound.steps if s.kernel and name in (*s.node.inputs, s.node.output)]
     spec, limit = bound.graph.specs[name], COPIED[bool(kernels) and all(kernel.hold for kernel in kernels)]
-    return np.empty(spec.shape, dt.numpy_dtype(spec.dtype)) if nbytes(bound.graph, name) <= limit else None
+    return empty(spec.shape, dt.numpy_dtype(spec.dtype)) if nbytes(bound.graph, name) <= limit else None
 
 
 def _made(step: Step, kept: Mapping[str, Array], late: dict[str, Array]) -> Callable[[], None] | None:
@@ -103,7 +104,7 @@ def _made(step: Step, kept: Mapping[str, Array], late: dict[str, Array]) -> Call
         for at, name in missing:
             found[at] = late[name]
         if fresh is not None:
-            found[fresh] = late[output] = np.empty(step.shape, step.dtype)
+            found[fresh] = late[output] = empty(step.shape, step.dtype)
         _held(kernel, found)()
 
     return at_last

@@ -48,12 +48,12 @@ def kernels() -> tuple[Kernel, ...]:
         from . import isa
 
         isa.force(isa.forced())  # a compiled function asks for its CPU when it is defined
-        from . import depthwise, integer, lastchannel, linear, movement, panels, pointwise, reduce
+        from . import depthwise, integer, lastchannel, linear, movement, panels, pointwise, reduce, swap
         from .compile import cache_folder, keep
     except ImportError as error:
         raise BackendUnavailableError(f"cpu: numba cannot be imported ({error}); pip install numba") from error
     families = (linear, pointwise, reduce, movement)
-    keep((*families, integer, panels, depthwise, lastchannel), cache_folder(SOURCES))
+    keep((*families, integer, panels, depthwise, lastchannel, swap), cache_folder(SOURCES))
     return tuple(row for family in families for row in family.KERNELS)
 
 

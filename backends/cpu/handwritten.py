@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from opgauge.reference_engine.memory import empty
 from opgauge.reference_engine.types import Array
 
 from .compile import flat, jit
@@ -40,7 +41,7 @@ def three_layers(layers: Sequence[Layer], x: Array, out: Array) -> Callable[[], 
         made.append(arrange(left, right, layer.x_zero, 0, finish, ()))
         packed.append(panels)
         sizes.append(batch * layer.weights.shape[1])
-    first, second = (np.empty(n, np.uint8) for n in sizes[:2])
+    first, second = (empty(n, np.uint8) for n in sizes[:2])
     source, target = flat(x), out.ravel()
     parts = (*packed, *(m.plan for m in made), *(m.starts for m in made), *(m.factors for m in made))
 

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from opgauge.reference_engine.memory import empty
 from opgauge.reference_engine.types import Array, Bound, TensorSpec
 
 from . import panels as p
@@ -314,7 +315,7 @@ class Product:
         if one is not None and other is not None:
             multiply(x, y, out, arrange(self.left, self.right, one, other, finish, batch))
             return
-        acc = np.empty(out.shape, np.int32)
+        acc = empty(out.shape, np.int32)
         zeros = self.left.shift, self.right.shift
         multiply(x, y, acc, arrange(self.left, self.right, *zeros, SUMS, batch))
         self.correct(x, y, za, zb, acc)

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from opgauge.reference_engine.memory import empty
 from opgauge.reference_engine.types import Array, TensorSpec
 
 from . import panels as p
@@ -138,7 +139,7 @@ def frame_image(x: Array, made: Framed, flip: int, pad_value: int, words: bool) 
     if made.direct and not flip and words:
         return source
     count, lines = x.shape[0], math.prod(x.shape[1:-2])
-    out = np.empty(count * made.size + p.ALIGNMENT, np.uint8)  # lanes reach past the last channel
+    out = empty(count * made.size + p.ALIGNMENT, np.uint8)  # lanes reach past the last channel
     line = made.line
     if count > 1:
         several = np.arange(count)[:, None] * lines
@@ -168,7 +169,7 @@ def gemm_rows(
     """gemm_window with channels last: x [N,*S,C] -> out [N,prod(out_shape),M]; layouts are changed on the way"""
     first = np.ascontiguousarray(np.moveaxis(x, -1, 1))
     groups, M = a.shape[1:3]
-    made = np.empty((x.shape[0], groups, M, out.shape[1]), out.dtype)
+    made = empty((x.shape[0], groups, M, out.shape[1]), out.dtype)
     gemm_window(
         a, first, a_zero_point, x_zero_point, bias, multiplier, zero_point, made, to, low, high, zp_inside, *geometry
     )

@@ -8,12 +8,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from opgauge.reference_engine.memory import empty
 from opgauge.reference_engine.types import Array, Kernel, TensorSpec
 
 from .compile import flat, host_codegen, jit
 from .integer import bind_integer, bind_requantize, gemm_integer, gemm_requantize
 from .lastchannel import bind_rows, gemm_rows
-from .panels import aligned, batch_index, batch_size, copy_rows
+from .panels import batch_index, batch_size, copy_rows
 from .threads import spread
 from .tile import FLOAT_ROWS, float_lanes, float_tile
 from .windows import bind_window, gemm_window
@@ -57,7 +58,7 @@ def float_panels(b: Array) -> Array:
     """b [*,K,N] as flat panels [*,P,K,L], zeros past N."""
     L, (K, N) = float_lanes(host_codegen(), b.itemsize), b.shape[-2:]
     count, P = batch_size(b), -(-N // L)
-    flat = aligned(count * P * K * L, b.dtype.type)
+    flat = empty(count * P * K * L, b.dtype.type)
     panels, stack = flat.reshape(count, P, K, L), b.reshape(count, K, N)
     full, rest = divmod(N, L)
     panels.swapaxes(1, 2)[:, :, :full] = stack[:, :, : full * L].reshape(count, K, full, L)
@@ -102,7 +103,7 @@ def bind_float(constants: Mapping[int, Array], specs: Sequence[TensorSpec]) -> C
 
 def gemm_half(a: Array, b: Array, out: Array) -> None:
     """gemm_float in float32, rounded once at the end."""
-    wide = np.empty(out.shape, np.float32)
+    wide = empty(out.shape, np.float32)
     gemm_float(a.astype(np.float32), b.astype(np.float32), wide)
     with np.errstate(over="ignore"):
         out[...] = wide

@@ -9,6 +9,7 @@ import numpy as np
 from opgauge.reference_engine.types import Array, Kernel
 
 from .compile import jit, plain
+from .swap import turned
 
 Ints = tuple[int, ...]
 RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
@@ -91,7 +92,8 @@ def im2col(
 
 
 def transpose(x: Array, out: Array, perm: Ints) -> None:
-    np.copyto(raw(out), raw(x).transpose(perm))
+    if not turned(raw(x), raw(out), perm):
+        np.copyto(raw(out), raw(x).transpose(perm))
 
 
 def expand(x: Array, out: Array, shape: Ints) -> None:

@@ -12,22 +12,14 @@ from functools import lru_cache
 
 import numpy as np
 
+from opgauge.reference_engine.memory import ALIGNMENT, empty
 from opgauge.reference_engine.types import Array
 
 from .compile import host_codegen, jit, plain
 from .tile import copy_every_second, copy_lanes, interleave, interleave_runs, lanes
 
-ALIGNMENT = 64
 STAGED = 64  # rows that are staged at once where a panel's lanes lie apart
 Ints = tuple[int, ...]
-
-
-def aligned(size: int, dtype: type) -> Array:
-    """`size` unset elements that start at a cache line."""
-    width = np.dtype(dtype).itemsize
-    raw = np.empty(size * width + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size * width].view(dtype)
 
 
 @jit
@@ -134,7 +126,7 @@ def packed(b: Array, flip: int) -> Array:
     """All panels of matrices [*,K,N] of bytes, each ^ flip: [*,ceil(N / L),ceil(K / 4),L,4] flat and aligned."""
     L, N, rows = lanes(host_codegen()), b.shape[-1], rows_of(*b.shape[-2:])
     size = -(-N // L) * len(rows.base) * L
-    panels, source = aligned(batch_size(b) * size, np.uint8), b.reshape(-1).view(np.uint8)
+    panels, source = empty(batch_size(b) * size, np.uint8), b.reshape(-1).view(np.uint8)
     for i in range(batch_size(b) if size else 0):
         pack_panels(
             source, i * rows.matrix, rows.base, rows.far, rows.run, rows.start, N, np.uint8(flip), panels, i * size, L

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from opgauge.reference_engine import dtypes as dt
+from opgauge.reference_engine.memory import empty
 from opgauge.reference_engine.types import Array, Kernel
 
 from .compile import jit, plain
@@ -45,12 +46,12 @@ def rows(x: Array) -> Array:
 
 
 def sum_float(x: Array, out: Array) -> None:
-    sum_rows(rows(plain(x)), out.reshape(out.size), np.empty(16, x.dtype))
+    sum_rows(rows(plain(x)), out.reshape(out.size), empty(16, x.dtype))
 
 
 def sum_half(x: Array, out: Array) -> None:
     """sum_float in float32, rounded once at the end."""
-    wide = np.empty(out.shape, np.float32)
+    wide = empty(out.shape, np.float32)
     sum_float(x.astype(np.float32), wide)
     with np.errstate(over="ignore"):
         out[...] = wide

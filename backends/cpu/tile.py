@@ -13,8 +13,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .compile import fuses, target_features
+from .vectors import I32, call, data_of, load, mask, row_within, splat, store
 
-I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+I8, I16 = ir.IntType(8), ir.IntType(16)
 F32 = ir.FloatType()
 VECTORS = 2
 FLOAT_ROWS = 6
@@ -79,7 +80,7 @@ def _emit_float_tile(context, builder, signature, args):
 
 
 def _emit_float_rows(context, builder, signature, args, n_rows):
-    data = {n: _data(context, builder, signature, args, n) for n in (1, 5, 8)}
+    data = {n: data_of(context, builder, signature, args, n) for n in (1, 5, 8)}
     a_at, a_stride, last, at, length, out_at, out_stride = (args[n] for n in (2, 3, 4, 6, 7, 9, 10))
     codegen = context.codegen()
     element = context.get_data_type(signature.args[1].dtype)
@@ -87,28 +88,28 @@ def _emit_float_rows(context, builder, signature, args, n_rows):
     vector = ir.VectorType(element, width(codegen) * 4 // size)
     columns = float_lanes(codegen, size)
     count = columns // vector.count
-    starts = [_row(builder, a_at, a_stride, r, last) for r in range(n_rows)]
+    starts = [row_within(builder, a_at, a_stride, r, last) for r in range(n_rows)]
     zero = ir.Constant(vector, None)
     accs = [[cgutils.alloca_once_value(builder, zero) for _ in range(count)] for _ in range(n_rows)]
     with cgutils.for_range(builder, length) as loop:
         place = builder.add(at, builder.mul(loop.index, at.type(columns)))
-        ws = [_load(builder, data[5], place, v * vector.count, vector, size) for v in range(count)]
+        ws = [load(builder, data[5], place, v * vector.count, vector, size) for v in range(count)]
         for start, row_accs in zip(starts, accs, strict=True):
             x = builder.load(builder.gep(data[1], [builder.add(start, loop.index)]))
-            x = _splat(builder, x, vector)
+            x = splat(builder, x, vector)
             for w, acc in zip(ws, row_accs, strict=True):
                 builder.store(_add_product(context, builder, x, w, builder.load(acc)), acc)
     for r, row_accs in enumerate(accs):
-        start = _row(builder, out_at, out_stride, r, last)
+        start = row_within(builder, out_at, out_stride, r, last)
         for v, acc in enumerate(row_accs):
-            _store(builder, builder.load(acc), data[8], start, v * vector.count, size)
+            store(builder, builder.load(acc), data[8], start, v * vector.count, size)
 
 
 def _add_product(context, builder, x, w, acc):
     if not fuses(context.codegen()):
         return builder.fadd(acc, builder.fmul(x, w))
     bits = 8 * context.get_abi_sizeof(acc.type.element)
-    return _call(builder, f"llvm.fma.v{acc.type.count}f{bits}", acc.type, x, w, acc)
+    return call(builder, f"llvm.fma.v{acc.type.count}f{bits}", acc.type, x, w, acc)
 
 
 # ---- bytes
@@ -187,7 +188,7 @@ def _emit_byte_tile(context, builder, signature, args):
 
 def _emit_byte_rows(context, builder, signature, args, n_rows, unroll):
     codegen = context.codegen()
-    arrays = {n: _data(context, builder, signature, args, n) for n in (1, 5, 8, 10, 12, 19)}
+    arrays = {n: data_of(context, builder, signature, args, n) for n in (1, 5, 8, 10, 12, 19)}
     last, at, length = (args[n] for n in (4, 6, 7))
     count, columns = width(codegen), lanes(codegen)
     vector = ir.VectorType(I32, count)
@@ -200,12 +201,12 @@ def _emit_byte_rows(context, builder, signature, args, n_rows, unroll):
 
     def steps(starts, at, k, group):
         place = builder.add(at, builder.mul(k, k.type(4 * columns)))
-        ws = [_load(builder, arrays[5], place, 4 * count * v, vector, 4) for v in range(VECTORS)]
+        ws = [load(builder, arrays[5], place, 4 * count * v, vector, 4) for v in range(VECTORS)]
         ws = [prepare(builder, w, False) for w in ws]
         for start, row_accs in zip(starts, group, strict=True):
             word = builder.gep(arrays[1], [builder.add(start, builder.mul(k, k.type(4)))])
             x = builder.load(builder.bitcast(word, I32.as_pointer()), align=1)
-            x = prepare(builder, _splat(builder, x, vector), True)
+            x = prepare(builder, splat(builder, x, vector), True)
             for w, acc in zip(ws, row_accs, strict=True):
                 builder.store(step(builder, builder.load(acc), x, w), acc)
 
@@ -221,15 +222,15 @@ def _emit_byte_rows(context, builder, signature, args, n_rows, unroll):
                 steps(starts, at, builder.add(done, loop.index), accs[0])
 
     if len(args) > 22:
-        table, taps = (_data(context, builder, signature, args, n) for n in (2, 22))
-        places = [_row(builder, args[3], last.type(1), r, last) for r in range(n_rows)]
+        table, taps = (data_of(context, builder, signature, args, n) for n in (2, 22))
+        places = [row_within(builder, args[3], last.type(1), r, last) for r in range(n_rows)]
         rows_at = [builder.load(builder.gep(table, [place])) for place in places]
         with cgutils.for_range(builder, args[23]) as loop:
             tap = builder.load(builder.gep(taps, [loop.index]))
             jump = builder.mul(builder.mul(loop.index, length), length.type(4 * columns))
             whole_rows([builder.add(row, tap) for row in rows_at], builder.add(at, jump))
     else:
-        whole_rows([_row(builder, args[2], args[3], r, last) for r in range(n_rows)], at)
+        whole_rows([row_within(builder, args[2], args[3], r, last) for r in range(n_rows)], at)
     _emit_byte_results(builder, signature, args, arrays, accs, vector)
 
 
@@ -264,35 +265,33 @@ def _depth_tile(by_lane):
 
 def _emit_depth_rows(context, builder, signature, args, n_rows, by_lane):
     codegen = context.codegen()
-    arrays = {n: _data(context, builder, signature, args, n) for n in (1, 2, 5, 8, 10, 12, 19, 22)}
+    arrays = {n: data_of(context, builder, signature, args, n) for n in (1, 2, 5, 8, 10, 12, 19, 22)}
     last, at, length, origin, flip = (args[n] for n in (4, 6, 7, 23, 24))
     count, columns = width(codegen), lanes(codegen)
     vector, row, wide = ir.VectorType(I32, count), ir.VectorType(I8, columns), ir.VectorType(I16, columns)
-    eight, zipped = ir.Constant(wide, [8] * columns), _mask([v for l in range(columns) for v in (l, columns + l)])
+    eight, zipped = ir.Constant(wide, [8] * columns), mask([v for l in range(columns) for v in (l, columns + l)])
     prepare, step = _quad_step(codegen, False)
-    flips = _splat(builder, builder.mul(builder.zext(flip, I32), I32(0x01010101)), vector)
+    flips = splat(builder, builder.mul(builder.zext(flip, I32), I32(0x01010101)), vector)
     zero = ir.Constant(vector, None)
     accs = [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(n_rows)]
-    places = [_row(builder, args[3], last.type(1), r, last) for r in range(n_rows)]
+    places = [row_within(builder, args[3], last.type(1), r, last) for r in range(n_rows)]
     starts = [builder.add(builder.load(builder.gep(arrays[2], [place])), origin) for place in places]
     with cgutils.for_range(builder, length) as loop:
         first = builder.mul(loop.index, length.type(4))
         if by_lane:
             place = builder.add(at, builder.mul(first, first.type(columns)))
-            ws = [_load(builder, arrays[5], place, 4 * count * v, vector, 4) for v in range(VECTORS)]
+            ws = [load(builder, arrays[5], place, 4 * count * v, vector, 4) for v in range(VECTORS)]
         else:
             word = builder.gep(arrays[5], [builder.add(at, first)])
-            ws = [_splat(builder, builder.load(builder.bitcast(word, I32.as_pointer()), align=1), vector)] * VECTORS
+            ws = [splat(builder, builder.load(builder.bitcast(word, I32.as_pointer()), align=1), vector)] * VECTORS
         ws = [prepare(builder, w, False) for w in ws]
         jumps = [builder.load(builder.gep(arrays[22], [builder.add(first, first.type(j))])) for j in range(4)]
         for start, row_accs in zip(starts, accs, strict=True):
-            four = [
-                builder.zext(_load(builder, arrays[1], builder.add(start, jump), 0, row, 1), wide) for jump in jumps
-            ]
+            four = [builder.zext(load(builder, arrays[1], builder.add(start, jump), 0, row, 1), wide) for jump in jumps]
             pairs = [builder.or_(four[j], builder.shl(four[j + 1], eight)) for j in (0, 2)]
             quads = builder.bitcast(builder.shuffle_vector(*pairs, zipped), ir.VectorType(I32, columns))
             for v, (w, acc) in enumerate(zip(ws, row_accs, strict=True)):
-                part = _mask(list(range(v * count, (v + 1) * count)))
+                part = mask(list(range(v * count, (v + 1) * count)))
                 x = builder.xor(builder.shuffle_vector(quads, quads, part), flips)
                 builder.store(step(builder, builder.load(acc), prepare(builder, x, True), w), acc)
     _emit_byte_results(builder, signature, args, arrays, [accs], vector)
@@ -303,33 +302,33 @@ def _emit_byte_results(builder, signature, args, arrays, accs, vector):
     by_row, (out_at, out_stride) = cgutils.as_bool_bit(builder, args[15]), args[20:22]
     one, count = row_at.type(1), vector.count
     requantized = signature.args[19].dtype.bitwidth == 8
-    columns = [_load(builder, arrays[10], column_at, v * count, vector, 4) for v in range(VECTORS)]
+    columns = [load(builder, arrays[10], column_at, v * count, vector, 4) for v in range(VECTORS)]
     floats = ir.VectorType(F32, count)
     if requantized:
-        factors = [_load(builder, arrays[12], factor_at, v * count, floats, 4) for v in range(VECTORS)]
-        zero, low, high = (_splat(builder, args[n], vector) for n in (16, 17, 18))
+        factors = [load(builder, arrays[12], factor_at, v * count, floats, 4) for v in range(VECTORS)]
+        zero, low, high = (splat(builder, args[n], vector) for n in (16, 17, 18))
         bottom, top = (builder.sitofp(builder.sub(limit, zero), floats) for limit in (low, high))
     for r in range(len(accs[0])):
-        row = _row(builder, row_at, one, r, last)
-        start = _splat(builder, builder.load(builder.gep(arrays[8], [row])), vector)
-        place = _row(builder, out_at, out_stride, r, last)
+        row = row_within(builder, row_at, one, r, last)
+        start = splat(builder, builder.load(builder.gep(arrays[8], [row])), vector)
+        place = row_within(builder, out_at, out_stride, r, last)
         if requantized:
-            factor_row = _row(builder, row_factor_at, one, r, last)
-            factor = _splat(builder, builder.load(builder.gep(arrays[12], [factor_row])), floats)
+            factor_row = row_within(builder, row_factor_at, one, r, last)
+            factor = splat(builder, builder.load(builder.gep(arrays[12], [factor_row])), floats)
         for v in range(VECTORS):
             acc = builder.add(start, columns[v])
             for group in accs:
                 acc = builder.add(acc, builder.load(group[r][v]))
             if not requantized:
-                _store(builder, acc, arrays[19], place, v * count, 4)
+                store(builder, acc, arrays[19], place, v * count, 4)
                 continue
             y = builder.fmul(builder.sitofp(acc, floats), builder.select(by_row, factor, factors[v]))
-            y = _call(builder, f"llvm.rint.v{count}f32", floats, y)
+            y = call(builder, f"llvm.rint.v{count}f32", floats, y)
             # Clamped as a float before the conversion: both bounds are small integers. NaN gives the bottom.
             y = builder.select(builder.fcmp_ordered(">", y, bottom), y, bottom)
             y = builder.select(builder.fcmp_ordered("<", y, top), y, top)
             q = builder.add(builder.fptosi(y, vector), zero)
-            _store(builder, builder.trunc(q, ir.VectorType(I8, count)), arrays[19], place, v * count, 1)
+            store(builder, builder.trunc(q, ir.VectorType(I8, count)), arrays[19], place, v * count, 1)
 
 
 def _quad_step(codegen, signed):
@@ -339,7 +338,7 @@ def _quad_step(codegen, signed):
     if quad:
 
         def dot(builder, acc, x, w):
-            return _call(builder, quad, acc.type, acc, *((w, x) if signed else (x, w)))
+            return call(builder, quad, acc.type, acc, *((w, x) if signed else (x, w)))
 
         return (lambda builder, v, is_x: v), dot
 
@@ -365,11 +364,11 @@ def _quad_step(codegen, signed):
 def _pair_product(builder, name, result, x, w):
     """x.even * w.even + x.odd * w.odd"""
     if name:
-        return _call(builder, name, result, x, w)
+        return call(builder, name, result, x, w)
     parts = []
     for first in (0, 1):
-        mask = _mask(list(range(first, 2 * result.count, 2)))
-        parts.append(builder.mul(*(builder.sext(builder.shuffle_vector(v, v, mask), result) for v in (x, w))))
+        even = mask(list(range(first, 2 * result.count, 2)))
+        parts.append(builder.mul(*(builder.sext(builder.shuffle_vector(v, v, even), result) for v in (x, w))))
     return builder.add(*parts)
 
 
@@ -388,9 +387,9 @@ def interleave(typingctx, source, first, second, third, fourth, flip, panel, at)
     index = types.intp
 
     def emit(context, builder, signature, args):
-        source, panel = (_data(context, builder, signature, args, n) for n in (0, 6))
+        source, panel = (data_of(context, builder, signature, args, n) for n in (0, 6))
         row = ir.VectorType(I8, lanes(context.codegen()))
-        _emit_interleaved(builder, [_load(builder, source, args[n], 0, row, 1) for n in (1, 2, 3, 4)], args[5:], panel)
+        _emit_interleaved(builder, [load(builder, source, args[n], 0, row, 1) for n in (1, 2, 3, 4)], args[5:], panel)
         return context.get_dummy_value()
 
     return types.void(source, index, index, index, index, types.uint8, panel, index), emit
@@ -402,15 +401,15 @@ def interleave_runs(typingctx, source, first, second, third, fourth, jump, bound
     index = types.intp
 
     def emit(context, builder, signature, args):
-        source, panel = (_data(context, builder, signature, args, n) for n in (0, 10))
+        source, panel = (data_of(context, builder, signature, args, n) for n in (0, 10))
         count = lanes(context.codegen())
         row, wide = ir.VectorType(I8, count), ir.VectorType(I32, count)
         lane = ir.Constant(wide, list(range(count)))
-        limits = [_splat(builder, builder.trunc(args[n], I32), wide) for n in (6, 8)]
+        limits = [splat(builder, builder.trunc(args[n], I32), wide) for n in (6, 8)]
         before = [builder.icmp_signed("<", lane, limit) for limit in limits]
         made = []
         for n in (1, 2, 3, 4):
-            runs = [_load(builder, source, place, 0, row, 1) for place in (
+            runs = [load(builder, source, place, 0, row, 1) for place in (
                 args[n], builder.add(args[n], args[5]), builder.add(args[n], args[7])
             )]  # fmt: skip
             made.append(builder.select(before[0], runs[0], builder.select(before[1], runs[1], runs[2])))
@@ -424,12 +423,12 @@ def interleave_runs(typingctx, source, first, second, third, fourth, jump, bound
 def _emit_interleaved(builder, four, rest, target):
     flip, _, at = rest
     columns = four[0].type.count
-    mask = _splat(builder, flip, four[0].type)
-    four = [builder.xor(row, mask) for row in four]
-    zipped = _mask([v for l in range(columns) for v in (l, columns + l)])
+    flips = splat(builder, flip, four[0].type)
+    four = [builder.xor(row, flips) for row in four]
+    zipped = mask([v for l in range(columns) for v in (l, columns + l)])
     halves = [builder.shuffle_vector(*pair, zipped) for pair in (four[:2], four[2:])]
     shorts = [builder.bitcast(half, ir.VectorType(I16, columns)) for half in halves]
-    _store(builder, builder.shuffle_vector(*shorts, zipped), target, at, 0, 1)
+    store(builder, builder.shuffle_vector(*shorts, zipped), target, at, 0, 1)
 
 
 @intrinsic
@@ -438,9 +437,9 @@ def copy_lanes(typingctx, source, at, target, to):
     index = types.intp
 
     def emit(context, builder, signature, args):
-        data, made = (_data(context, builder, signature, args, n) for n in (0, 2))
+        data, made = (data_of(context, builder, signature, args, n) for n in (0, 2))
         row = ir.VectorType(I8, lanes(context.codegen()))
-        _store(builder, _load(builder, data, args[1], 0, row, 1), made, args[3], 0, 1)
+        store(builder, load(builder, data, args[1], 0, row, 1), made, args[3], 0, 1)
         return context.get_dummy_value()
 
     return types.void(source, index, target, index), emit
@@ -452,48 +451,10 @@ def copy_every_second(typingctx, source, at, target, to):
     index = types.intp
 
     def emit(context, builder, signature, args):
-        data, made = (_data(context, builder, signature, args, n) for n in (0, 2))
+        data, made = (data_of(context, builder, signature, args, n) for n in (0, 2))
         columns = lanes(context.codegen())
-        row = _load(builder, data, args[1], 0, ir.VectorType(I8, 2 * columns), 1)
-        _store(builder, builder.shuffle_vector(row, row, _mask(list(range(0, 2 * columns, 2)))), made, args[3], 0, 1)
+        row = load(builder, data, args[1], 0, ir.VectorType(I8, 2 * columns), 1)
+        store(builder, builder.shuffle_vector(row, row, mask(list(range(0, 2 * columns, 2)))), made, args[3], 0, 1)
         return context.get_dummy_value()
 
     return types.void(source, index, target, index), emit
-
-
-# ---- LLVM
-
-
-def _data(context, builder, signature, args, n):
-    return context.make_array(signature.args[n])(context, builder, args[n]).data
-
-
-def _row(builder, at, stride, r, last):
-    """at + min(r, last) * stride"""
-    row = last.type(r)
-    row = builder.select(builder.icmp_signed("<", row, last), row, last)
-    return builder.add(at, builder.mul(row, stride))
-
-
-def _load(builder, data, at, more, vector, align):
-    place = builder.gep(data, [builder.add(at, at.type(more))])
-    return builder.load(builder.bitcast(place, vector.as_pointer()), align=align)
-
-
-def _store(builder, value, data, at, more, align):
-    place = builder.gep(data, [builder.add(at, at.type(more))])
-    builder.store(value, builder.bitcast(place, value.type.as_pointer()), align=align)
-
-
-def _splat(builder, x, vector):
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), x, I32(0))
-    return builder.shuffle_vector(one, one, _mask([0] * vector.count))
-
-
-def _mask(numbers):
-    return ir.Constant(ir.VectorType(I32, len(numbers)), numbers)
-
-
-def _call(builder, name, result, *args):
-    function_type = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), args)
