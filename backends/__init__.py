@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from opgauge.reference_engine.errors import OpgaugeError
@@ -149,6 +151,15 @@ def resolve(text: str) -> BackendSpec:
         return spec
     policy = declared.parse(words, spec.policy)
     return replace(spec, text=f"{spec.text}~{words}", definition=replace(spec.definition, policy=policy))
+
+
+def informative(texts: Collection[str]) -> frozenset[str]:
+    """Those whose verdicts are no findings, of the backends of a run; a run without others is about them."""
+    found = set()
+    for text in texts:
+        with contextlib.suppress(UnknownBackendError, declared.PolicyError):  # of a record made elsewhere
+            found |= {text} if resolve(text).definition.informative else set()
+    return frozenset(found) if found != set(texts) else frozenset()
 
 
 def _undeclared(text: str) -> BackendSpec:

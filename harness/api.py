@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
+from opgauge.backends import informative
 from opgauge.reference_engine import lower
 from opgauge.reference_engine.errors import ModelError, OpgaugeError
 from opgauge.reference_engine.evaluate import evaluate
@@ -210,8 +211,7 @@ def run(
     settings = supervisor.Settings(tuple(s.text for s in specs), budget, seed, timeout_s, shrink=False)
     records: list[Record] = []
     outcome = supervisor.run(tasks, settings, jobs, records.append)
-    informative = [s.text for s in specs if s.definition.informative]
-    found = gate.findings(records, informative)
+    found = gate.findings(records, informative([s.text for s in specs]))
     return Run(tuple(records), tuple(found), tuple(outcome.errors), outcome.backends)
 
 

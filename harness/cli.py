@@ -297,8 +297,7 @@ def run(
                 outcome = supervisor.run(tasks, settings, workers, on_record, on_task, on_started)
         from . import extras, gate  # pandas is slow to import, and workers wait for nothing
 
-        informative = [spec.text for spec in specs if spec.definition.informative]
-        findings = gate.findings(records, informative)
+        findings = gate.findings(records, backends.informative([spec.text for spec in specs]))
         missing = _missing(require, records, outcome)
         code = exit_code(records, findings, outcome, missing)
         line = verdict_line(code, records, len(findings), outcome.seconds)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from opgauge.backends import informative
 from opgauge.reference_engine.types import Status
 
 from . import store
@@ -36,8 +37,7 @@ def merge(
         for record in records:
             journal.record(record)
     settings = resume.settings_of(run, journals[0])
-    informative = [spec.text for spec in supervisor.specs(settings.backends) if spec.definition.informative]
-    findings = gate.findings(records, informative)
+    findings = gate.findings(records, informative(settings.backends))
     outcome = supervisor.Outcome([], False, 0.0, {})
     code = cli.exit_code(records, findings, outcome, [])
     typer.echo(f"journal: {journal.path}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 
-from opgauge import backends
+from opgauge.backends import informative
 from opgauge.reference_engine.errors import BaselineError, OpgaugeError
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
 
@@ -57,10 +57,8 @@ class Stored(NamedTuple):
     def findings(self) -> list[Finding]:
         from . import gate
 
-        used = dict.fromkeys(r.backend for r in self.records)
-        known = backends.table()
-        informative = [b for b in used if (row := known.get(b.partition(":")[0])) and row.informative]
-        return gate.findings(self.records, informative)
+        asked = self.meta.get("backends") or {r.backend for r in self.records}
+        return gate.findings(self.records, informative(list(asked)))
 
 
 def journal_of(text: str) -> Path:

@@ -8,6 +8,7 @@ from operator import attrgetter
 import numpy as np
 import pandas as pd
 
+from opgauge.backends import informative
 from opgauge.reference_engine.types import Record, Status
 from opgauge.reports.legend import JUDGED, MISBEHAVED, STATUSES
 from opgauge.reports.tables import Tables
@@ -146,4 +147,5 @@ def tables(records: Sequence[Record]) -> Tables:
         formulas(rows),
         by_profile(rows),
         len(records),
+        informative({r.backend for r in records}),
     )

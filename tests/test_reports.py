@@ -7,6 +7,7 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -190,6 +191,12 @@ def test_the_verdict_follows_records_findings_and_exit_code():
     assert verdict(tables([*good, record(Status.HANG)]), []).word == "FAIL"
     assert verdict(tables([record(Status.UNTRUSTED)]), [], 0).word == "NO RESULT"
     assert verdict(tables([record(Status.CRASH)]), [], 1).word == "FAIL"
+    beside = replace(record(Status.FAIL), backend="onnx-reference==1.21.0")
+    assert verdict(tables([*good, beside]), [], 0)[::2] == (
+        "PASS",
+        "1 of 2 cases pass, 1 operators on 2 backends; for information only: 1 fail",
+    )
+    assert verdict(tables([beside]), [], 1).word == "FAIL"
     assert text.verdict_line(tables(good), [], 0).startswith(
         "opgauge: PASS: 1 of 1 cases pass, 1 operators on 1 backend"
     )
