@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from functools import cache
@@ -38,8 +39,13 @@ def findings(records: Sequence[Record], informative: Collection[str] = ()) -> li
 def refusals(records: Sequence[Record], informative: Collection[str] = ()) -> list[Finding]:
     """Cases that one version or variant of a runtime refuses and another one takes.
 
-    Only in rows of which it takes something: what a version does not have at all is no fault.
+    Only in rows of which it takes something: what a version does not have at all is no fault. Nor are opsets above
+    all that it takes in this run: it is older than they are.
     """
+    newest: dict[str, int] = defaultdict(int)
+    for r in records:
+        if r.status in TAKEN:
+            newest[r.backend] = max(newest[r.backend], _opset(r))
     rows: dict[tuple[str, str, str], dict[str, dict[str, Record]]] = defaultdict(lambda: defaultdict(dict))
     runtime = cache(_runtime)
     for r in records:
@@ -48,8 +54,10 @@ def refusals(records: Sequence[Record], informative: Collection[str] = ()) -> li
     found = []
     for (_, op, label), seen in sorted(rows.items()):
         for backend, mine in seen.items():
-            refused = {case: r for case, r in mine.items() if r.status is Status.UNSUPPORTED}
-            if len(refused) == len(mine):
+            refused = {
+                case: r for case, r in mine.items() if r.status is Status.UNSUPPORTED and _opset(r) <= newest[backend]
+            }
+            if all(r.status is Status.UNSUPPORTED for r in mine.values()):
                 continue
             for other, theirs in seen.items():
                 taken = [case for case in refused if case in theirs and theirs[case].status in TAKEN]
@@ -59,6 +67,11 @@ def refusals(records: Sequence[Record], informative: Collection[str] = ()) -> li
                     detail = {"cases": taken[:20]}
                     found.append(Finding("unsupported", f"{op}/{label} on {backend}", text, repro_line(first), detail))
     return found
+
+
+def _opset(record: Record) -> int:
+    found = re.search(r"/op(\d+)/", record.case)
+    return int(found[1]) if found else 0
 
 
 def _runtime(backend: str) -> str:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import onnx
 
 from opgauge.reference_engine import dtypes as dt
-from opgauge.reference_engine.lower import MAX_OPSET
-from opgauge.reference_engine.types import FINDINGS, Arg, Array, Case, CaseSpec, Exact, Record, Status
+from opgauge.reference_engine.types import FINDINGS, Array, Case, CaseSpec, Exact, Record, Status
+from opgauge.suites.versions import opsets as opsets
 
 from . import check, expectations, generate
 from .client import Client
 from .oracles import inside_set
 
-LEAST = 7  # runtimes take no older models
 SUITE = "opsets"
 
 
@@ -34,6 +31,10 @@ def _broadcasts(case: Case) -> bool:
 def _has(*names: str) -> Callable[[Case], bool]:
     """One of the attributes is stated."""
     return lambda case: any(name in names for name, _ in case.attrs)
+
+
+def _has_mask(case: Case) -> bool:
+    return len(case.outputs) > 1
 
 
 def _half(case: Case) -> bool:
@@ -64,6 +65,7 @@ CHANGES: tuple[Change, ...] = (
     Change(("ConvTranspose",), 11, "SAME_UPPER and SAME_LOWER change sides", _has("auto_pad", "output_shape")),
     Change(("Softmax", "LogSoftmax", "Hardmax"), 13,
            "one axis, by default the last, instead of all axes from axis (1) on"),
+    Change(("Dropout",), 12, "the mask of inference is True; before it is anything", _has_mask),
     Change(("Clip",), 13, "min above max gives max"),
     Change(("AveragePool",), 19, "ceil_mode counts padded elements of a window", _has("ceil_mode")),
     Change(("AveragePool", "MaxPool", "LpPool"), 22, "windows that start in the padding after the end are left out",
@@ -81,50 +83,6 @@ def changes(case: Case, opset: int) -> list[Change]:
     """What lies between the case's own opset and another one."""
     low, high = sorted((case.opset, opset))
     return [c for c in CHANGES if not case.domain and case.op in c.ops and low < c.since <= high and c.when(case)]
-
-
-@lru_cache(maxsize=1)
-def _histories() -> dict[str, tuple[Any, ...]]:
-    found: dict[str, list[Any]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        if not schema.domain:
-            found.setdefault(schema.name, []).append(schema)
-    return {name: tuple(sorted(rows, key=lambda s: s.since_version)) for name, rows in found.items()}
-
-
-def opsets(case: Case) -> list[int]:
-    """The opsets to try beside the case's own: the first of each version of the operator that can spell it."""
-    if case.domain:
-        return []
-    rows = _histories().get(case.op, ())
-    own = max((s.since_version for s in rows if s.since_version <= case.opset), default=0)
-    newest = min(onnx.defs.onnx_opset_version(), MAX_OPSET)
-    found = []
-    for schema in rows:
-        opset = max(schema.since_version, LEAST)
-        following = min((s.since_version for s in rows if s.since_version > schema.since_version), default=newest + 1)
-        if schema.since_version != own and opset < following and opset <= newest and _spells(schema, case):
-            found.append(opset)
-    return found
-
-
-def _spells(schema: Any, case: Case) -> bool:
-    """Is the case, as it is written, legal for this version: its inputs, their types, its attributes."""
-    if schema.deprecated or not schema.min_input <= len(case.args) <= schema.max_input:
-        return False
-    if len(case.outputs) > schema.max_output or any(name not in schema.attributes for name, _ in case.attrs):
-        return False
-    if any(a.required and name not in dict(case.attrs) for name, a in schema.attributes.items()):
-        return False
-    return all(_takes(schema, i, arg) for i, arg in enumerate(case.args))
-
-
-def _takes(schema: Any, index: int, arg: Arg) -> bool:
-    formal = schema.inputs[min(index, len(schema.inputs) - 1)]
-    if arg.absent:
-        return formal.option == onnx.defs.OpSchema.FormalParameterOption.Optional
-    word = onnx.TensorProto.DataType.Name(dt.ONNX[arg.dtype]).lower()  # `float`, `double`: ONNX's own
-    return f"tensor({word})" in formal.types
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 
 from opgauge.reference_engine import extensions
 from opgauge.reference_engine.types import CaseSpec
@@ -18,6 +19,8 @@ def cases() -> tuple[CaseSpec, ...]:
 
     Raises: ExtensionError.
     """
-    own = tuple(row for name in FAMILIES for row in importlib.import_module(f".{name}", __name__).CASES)
+    spread = importlib.import_module(".draws", __name__).spread
+    families = [importlib.import_module(f".{name}", __name__) for name in FAMILIES]
+    own = tuple(replace(row, draw=spread(row.draw)) for family in families for row in family.CASES)
     others = extensions.added("opgauge.suites", CaseSpec, (row.name for row in own), lambda row: row.name)
     return (*own, *others.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ WIDTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96)
 LONG = (255, 256, 257, 259, 511, 513, 768, 1023, 1024, 1025, 1027, 1090, 1153, 1279, 1300, 2049, 2063, 2100)
 # Quantized rows: two draws of ten are the tie probe (NUMERICS section 6).
 KINDS = ("plain",) * 20 + ("ties",) * 9 + ("extremes",) * 4 + ("saturate",) * 4 + ("wild",)
+LATER = 3  # one case in so many is drawn at a later version of its operator
 
 
 @functools.cache
@@ -286,6 +288,21 @@ UNSTABLE = frozenset(
         *(f"Reduce{kind}" for kind in ("Max", "Min", "Mean", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")),
     }
 )
+
+
+@st.composite
+def spread(draw: Draw, cases: st.SearchStrategy[Case]) -> Case:
+    """These cases, one in LATER at the first opset of a later version of its operator, each version as often.
+
+    Runtimes register a kernel for each version: one that is wrong from opset 19 on may be right at opset 13.
+    """
+    case = draw(cases)
+    if not rarely(draw, LATER):
+        return case
+    from .versions import opsets  # onnx is slow to import
+
+    later = [opset for opset in opsets(case) if opset > case.opset]
+    return replace(case, opset=pick(draw, later)) if later else case
 
 
 def rows(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from opgauge import gate
+from opgauge.backends import informative
 from opgauge.reference_engine.types import FINDINGS, Record, Status
 
 GOOD = Record(
@@ -34,8 +35,13 @@ def test_every_failing_status_is_a_finding_with_a_line_that_reproduces_it(status
     assert "why" in found.message
 
 
-def test_an_informative_backend_has_no_findings():
-    assert gate.findings([replace(GOOD, backend="onnx-reference", status=Status.FAIL)], ["onnx-reference"]) == []
+def test_an_informative_backend_has_no_findings_unless_it_alone_is_asked_for():
+    wrong = replace(GOOD, backend="onnx-reference==1.21.0", status=Status.FAIL)
+    beside, alone = informative([wrong.backend, "cpu"]), informative([wrong.backend])
+    assert (beside, alone) == ({wrong.backend}, set())
+    assert informative(["mine.py:run", "nobody knows", "exact~round=nonsense"]) == set()
+    assert gate.findings([GOOD, wrong], beside) == []
+    assert [f.rule for f in gate.findings([wrong], alone)] == [Status.FAIL]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +79,18 @@ def test_a_case_that_one_version_refuses_and_another_takes_is_a_finding_of_the_o
     assert (found.rule, found.subject) == ("unsupported", "Relu/float32 on onnxruntime==1.26.0")
     assert "refuses 1 of 3 cases that onnxruntime takes: no" in found.message
     assert f"{GOOD.case}1" in found.repro
+
+
+def test_opsets_newer_than_a_version_are_no_finding_of_it():
+    no, yes = Status.UNSUPPORTED, Status.PASS
+    records = versions([yes, yes, no], [yes, yes, yes])
+
+    def at(*opsets):
+        return [replace(r, case=r.case.replace("/op13/", f"/op{o}/")) for r, o in zip(records, opsets * 2, strict=True)]
+
+    assert gate.findings(at(13, 21, 22)) == []
+    assert [f.rule for f in gate.findings(at(13, 21, 20))] == ["unsupported"]
+    assert [f.rule for f in gate.findings(at(13, 22, 22))] == ["unsupported"]
 
 
 def test_what_a_version_does_not_have_at_all_or_another_runtime_takes_is_no_finding():
