@@ -84,7 +84,7 @@ def explored(row: CaseSpec, budget: int, steer: bool, seed: int = 0) -> list[tup
     return found
 
 
-SAMPLE = [row for i, row in enumerate(cases()) if i % 45 == 0]
+SAMPLE = [row for i, row in enumerate(cases()) if i % 15 == 1]
 
 
 def test_steering_meets_more_classes_with_as_many_cases() -> None:

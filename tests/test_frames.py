@@ -129,4 +129,5 @@ def test_unsupported_cases_do_not_dilute_the_untrusted_share():
 def test_no_records_make_empty_tables():
     empty = tables([])
     assert empty.records == 0
-    assert all(len(table) == 0 for table in empty[:-1])
+    assert all(len(table) == 0 for table in empty[:-2])
+    assert empty.informative == set()
