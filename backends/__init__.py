@@ -87,6 +87,8 @@ BACKENDS: dict[str, BackendDef] = {
     "onnx-reference": BackendDef(
         "opgauge.backends.onnx_reference",
         "onnx.reference.ReferenceEvaluator, for information",
+        # QLinearMatMul and QLinearConv are written rint(acc * multiplier + zero point).
+        Policy(zp_inside=True),
         informative=True,
         distribution="onnx",
     ),
