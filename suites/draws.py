@@ -299,10 +299,10 @@ def spread(draw: Draw, cases: st.SearchStrategy[Case]) -> Case:
     case = draw(cases)
     if not rarely(draw, LATER):
         return case
-    from .versions import opsets  # onnx is slow to import
+    from .versions import later  # onnx is slow to import
 
-    later = [opset for opset in opsets(case) if opset > case.opset]
-    return replace(case, opset=pick(draw, later)) if later else case
+    found = later(case)
+    return replace(case, opset=pick(draw, found)) if found else case
 
 
 def rows(

@@ -14,6 +14,7 @@ from opgauge.reference_engine.types import Arg, Case
 LEAST = 7  # runtimes take no older models
 # From these on, what is spelled alike is no longer legal: a Split by nothing, scale and bias for each group.
 BROKEN = {"Split": 18, "GroupNormalization": 21}
+REGIONS = (19, 21, 22, 23)  # of several operators: where quantization and pools have other versions
 
 
 @lru_cache(maxsize=1)
@@ -42,6 +43,11 @@ def opsets(case: Case) -> list[int]:
         if schema.since_version != own and opset < following and opset <= newest and _spells(schema, case):
             found.append(opset)
     return found
+
+
+def later(case: Case) -> list[int]:
+    """The opsets above the case's own that it may be drawn at, too."""
+    return [opset for opset in (REGIONS if case.domain == "opgauge" else opsets(case)) if opset > case.opset]
 
 
 def _spells(schema: Any, case: Case) -> bool:
