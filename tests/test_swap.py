@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opgauge import generate, suites
 from opgauge.backends.cpu import movement, swap
 from opgauge.reference_engine import executor, memory, ready
-from opgauge.reference_engine.types import Array, Graph, Kernel, Node, TensorSpec
+from opgauge.reference_engine.types import Array, Case, Graph, Kernel, Node, TensorSpec
 
 EXTENTS = (1, 2, 3, 15, 16, 17, 31, 32, 33, 48)
 
@@ -123,3 +124,19 @@ def test_what_a_plan_gives_begins_at_a_cache_line(size: int) -> None:
         np.testing.assert_array_equal(out, x)
         kept.append((out, np.empty(48, np.uint8)))
     assert set(places) == {0}
+
+
+def test_the_suite_meets_the_tiles() -> None:
+    """A kernel that is wrong from some thousand items on was not seen while all cases were small."""
+    row = next(row for row in suites.cases() if row.name == "Transpose/float32")
+    found = []
+
+    def visit(text: str, case: Case) -> None:
+        (x,) = case.args
+        perm = dict(case.attrs).get("perm") or tuple(reversed(range(len(x.shape))))
+        form = swap.matrices_of(x.shape, tuple(perm)) if math.prod(x.shape) >= swap.LEAST else None
+        found.extend([form] if form and min(form[1:]) >= swap.EDGE else [])
+
+    generate.explore(row, 60, 0, visit)
+    assert len(found) >= 3
+    assert any(rows % swap.EDGE and columns % swap.EDGE for _, rows, columns in found)
