@@ -340,8 +340,9 @@ def list_(
         from opgauge.reference_engine import operators as lowered
 
         tested = Counter((row.domain, row.op) for row in suites.cases())
-        for domain, op in sorted(lowered.table()):
-            found.append({"operator": op, "domain": domain or "ai.onnx", "rows": tested[domain, op]})
+        names = sorted(lowered.table())
+        found += [{"operator": op, "domain": domain or "ai.onnx", "rows": tested[domain, op]} for domain, op in names]
+        typer.echo(lowered.summary(), err=True)
     if backend_table:
         for name, row in sorted(backends.table().items()):
             options = " ".join(f"{o}=" for o in row.options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -155,6 +156,18 @@ def test_list_speaks_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         rows = json.loads(capsys.readouterr().out)
         assert rows
         assert all(key in row for row in rows)
+
+
+def test_operators_are_listed_with_what_they_are_lowered_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, ["list", "--operators"]) == 0
+    shown = capsys.readouterr()
+    told = re.fullmatch(r"(\d+) operators, lowered to (\d+) primitives \((\d+) pairs .*\)\n", shown.err)
+    assert told
+    operators, primitives, pairs = map(int, told.groups())
+    assert operators == len(shown.out.splitlines()) >= 100
+    assert primitives <= 12 < pairs
 
 
 # ---- the supervisor itself, with tasks that misbehave

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from .. import extensions
+from .. import extensions, primitives
 from ..emit import OperatorDef
 from .checks import complete
 from .linear import LINEAR
@@ -26,3 +26,10 @@ def table() -> dict[tuple[str, str], OperatorDef]:
     """
     rows = extensions.added("opgauge.operators", OperatorDef, OPERATORS)
     return {**OPERATORS, **{key: replace(row, lower=complete(row.lower)) for key, row in rows.items()}}
+
+
+def summary() -> str:
+    """How many operators there are, and what they are lowered to, in a sentence."""
+    rows = primitives.table()
+    pairs = sum(len(row.fns) for row in rows.values())
+    return f"{len(table())} operators, lowered to {len(rows)} primitives ({pairs} pairs of primitive and function)"

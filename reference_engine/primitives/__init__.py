@@ -16,6 +16,11 @@ PRIMITIVES: dict[str, PrimitiveDef] = {
 }
 
 
+def table() -> dict[str, PrimitiveDef]:
+    """PRIMITIVES and those that other packages add. Raises: ExtensionError."""
+    return {**PRIMITIVES, **_added()}
+
+
 def primitive_of(name: str) -> PrimitiveDef:
     """The row of a primitive, ours or one that another package adds. Raises: KeyError."""
     return PRIMITIVES[name] if name in PRIMITIVES else _added()[name]
