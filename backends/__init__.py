@@ -160,7 +160,8 @@ def informative(texts: Collection[str]) -> frozenset[str]:
     found = set()
     for text in texts:
         with contextlib.suppress(UnknownBackendError, declared.PolicyError):  # of a record made elsewhere
-            found |= {text} if resolve(text).definition.informative else set()
+            if resolve(text).definition.informative:
+                found.add(text)
     return frozenset(found) if found != set(texts) else frozenset()
 
 

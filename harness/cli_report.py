@@ -58,7 +58,7 @@ class Stored(NamedTuple):
         from . import gate
 
         asked = self.meta.get("backends") or {r.backend for r in self.records}
-        return gate.findings(self.records, informative(list(asked)))
+        return gate.findings(self.records, informative(asked))
 
 
 def journal_of(text: str) -> Path:

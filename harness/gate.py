@@ -42,10 +42,11 @@ def refusals(records: Sequence[Record], informative: Collection[str] = ()) -> li
     Only in rows of which it takes something: what a version does not have at all is no fault. Nor are opsets above
     all that it takes in this run: it is older than they are.
     """
-    newest: dict[str, int] = defaultdict(int)
-    for r in records:
-        if r.status in TAKEN:
-            newest[r.backend] = max(newest[r.backend], _opset(r))
+
+    @cache
+    def newest(backend: str) -> int:
+        return max((_opset(r) for r in records if r.backend == backend and r.status in TAKEN), default=0)
+
     rows: dict[tuple[str, str, str], dict[str, dict[str, Record]]] = defaultdict(lambda: defaultdict(dict))
     runtime = cache(_runtime)
     for r in records:
@@ -54,13 +55,12 @@ def refusals(records: Sequence[Record], informative: Collection[str] = ()) -> li
     found = []
     for (_, op, label), seen in sorted(rows.items()):
         for backend, mine in seen.items():
-            refused = {
-                case: r for case, r in mine.items() if r.status is Status.UNSUPPORTED and _opset(r) <= newest[backend]
-            }
-            if all(r.status is Status.UNSUPPORTED for r in mine.values()):
+            refused = {case: r for case, r in mine.items() if r.status is Status.UNSUPPORTED}
+            if len(refused) == len(mine):
                 continue
             for other, theirs in seen.items():
                 taken = [case for case in refused if case in theirs and theirs[case].status in TAKEN]
+                taken = [case for case in taken if _opset(refused[case]) <= newest(backend)]
                 if other != backend and taken:
                     first = refused[taken[0]]
                     text = f"refuses {len(taken)} of {len(mine)} cases that {other} takes: {first.message}"

@@ -76,19 +76,16 @@ def turn(x, out, matrices, rows, columns):
 @lru_cache(maxsize=256)
 def matrices_of(shape: Ints, perm: Ints) -> Ints | None:
     """(matrices, rows, columns) where the permutation turns matrices over; None where it does anything else."""
-    runs: list[list[int]] = []
-    for axis in perm:
-        if shape[axis] == 1:
-            continue
-        if runs and all(shape[k] == 1 for k in range(runs[-1][-1] + 1, axis)) and axis > runs[-1][-1]:
-            runs[-1].append(axis)
-        else:
-            runs.append([axis])
-    starts = [run[0] for run in runs]
-    if len(runs) not in (2, 3) or (len(runs) == 3 and starts[0] != min(starts)) or starts[-1] > starts[-2]:
+    moved = [axis for axis in perm if shape[axis] != 1]
+    ordered = sorted(moved)
+    if moved == ordered:
         return None
-    *_, columns, rows = (math.prod(shape[k] for k in run) for run in runs)
-    return math.prod(shape) // max(rows * columns, 1), rows, columns
+    first = next(i for i, (a, b) in enumerate(zip(moved, ordered, strict=True)) if a != b)
+    cut = ordered.index(moved[first])
+    stay, rows, columns = ordered[:first], ordered[first:cut], ordered[cut:]
+    if moved != stay + columns + rows:
+        return None
+    return math.prod(shape[k] for k in stay), math.prod(shape[k] for k in rows), math.prod(shape[k] for k in columns)
 
 
 def turned(x: Array, out: Array, perm: Ints) -> bool:
