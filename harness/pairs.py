@@ -171,7 +171,8 @@ def take(
     Raises: MeasureError.
     """
     works = [dict(others or {}).get(i, work) for i in range(len(meters))]
-    starts = [m.keep(w) for m, w in zip(meters, works, strict=True)]
+    kept = {i: meters[i].keep(works[i]) for i in _shuffled(len(meters), rng)}
+    starts = [kept[i] for i in range(len(meters))]
     calls = max(1, int(plan.block_s * 1e9 / max(s["call_ns"] for s in starts)))
     began = time.perf_counter()
     wanted = (pair_s or plan.pair_s) * len(meters) / 2
@@ -183,19 +184,23 @@ def take(
         if (passed >= wanted and len(rounds) >= LEAST_ROUNDS) or (passed >= WALL_FACTOR * wanted and len(rounds) >= 3):
             break
         lows: list[list[float]] = [[] for _ in meters]
-        order = rng.sample(range(len(meters)), len(meters))
+        order = _shuffled(len(meters), rng)
         for i in order + order[::-1]:
             seen = meters[i].block(works[i], calls)
             lows[i].append(max(seen["low_ns"], 1))
             states[i].append((seen["pace_ns"], seen["busy"]))
         rounds.append([tuple(x) for x in lows])
-    for meter, kept in zip(meters, works, strict=True):
-        meter.drop(kept)
+    for meter, dropped in zip(meters, works, strict=True):
+        meter.drop(dropped)
     before, after = (
         Conditions(n, *zip(*(_state(part(seen)) for seen in states), strict=True))
         for n, part in ((cores, _first_half), (len(isolation.cores()), _last_half))
     )
     return Taken(tuple(zip(*rounds, strict=True)), tuple(starts), before, after, time.perf_counter() - began)
+
+
+def _shuffled(n: int, rng: random.Random) -> list[int]:
+    return rng.sample(range(n), n)
 
 
 def _first_half(seen: list[Any]) -> list[Any]:
@@ -216,16 +221,18 @@ def opened(sides: Sequence[Side], plan: Plan, rng: random.Random) -> list[Meter]
     """Fresh processes for the sides, all on the same cores, loaded. Raises: BackendUnavailableError."""
     available = isolation.cores()
     cores = rng.sample(available, min(max(s.threads for s in sides), len(available)))
-    meters: list[Meter] = []
+    meters: dict[int, Meter] = {}
     try:
-        for side in sides:
-            meters.append(Meter(side, plan, cores))  # noqa: PERF401 (those before a failure are closed)
-        for meter in meters:
+        # The kernel gives pages back in the order in which it took them: whoever is always started second gets the
+        # same ones in pair after pair, and with them a lead that no number of pairs averages away.
+        for i in _shuffled(len(sides), rng):
+            meters[i] = Meter(sides[i], plan, cores)
+        for meter in meters.values():
             meter.wait()
     except BaseException:
-        close(meters)
+        close(list(meters.values()))
         raise
-    return meters
+    return [meters[i] for i in range(len(sides))]
 
 
 def close(meters: Sequence[Meter]) -> None:
