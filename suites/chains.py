@@ -7,6 +7,7 @@ nodes there are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -220,7 +221,7 @@ def data(name: str, shape: Shape, const: bool = False) -> Arg:
 @st.composite
 def linked(draw: Draw, op: str, dtype: str) -> Case:
     words = tuple(pick(draw, tuple(LINKS)) for _ in range(pick(draw, (2, 3, 4))))
-    shape = pick(draw, ((3,), (2, 5), (2, 3, 4), (1, 17)))
+    shape = d.larger(draw, pick(draw, ((3,), (2, 5), (2, 3, 4), (1, 17))))
     return finish(draw, op, [data("x", shape)], {"links": words, "act": pick(draw, tuple(ACTIVATIONS)) or None})
 
 
@@ -230,7 +231,8 @@ def convolution(draw: Draw, channels: tuple[int, ...]) -> tuple[list[Arg], dict[
     kernel, stride = pick(draw, (1, 3)), pick(draw, (1, 1, 2))
     size = (pick(draw, (8, 7, 11)), pick(draw, (8, 6, 9)))
     pad = kernel // 2 if rarely(draw, 2) else 0
-    args = [data("x", (1, c, *size)), data("w", (m, c, kernel, kernel), True)]
+    (n,) = d.larger(draw, (1,), each=max(c, m) * math.prod(size))
+    args = [data("x", (n, c, *size)), data("w", (m, c, kernel, kernel), True)]
     if rarely(draw, 2):
         args.append(data("b", (m,), True))
     attrs: dict[str, Attr | None] = {
@@ -238,7 +240,7 @@ def convolution(draw: Draw, channels: tuple[int, ...]) -> tuple[list[Arg], dict[
         "conv.pads": (pad,) * 4 if pad else None,
         "conv.strides": (stride, stride) if stride > 1 else None,
     }
-    return args, attrs, (1, m, *((n + 2 * pad - kernel) // stride + 1 for n in size))
+    return args, attrs, (n, m, *((side + 2 * pad - kernel) // stride + 1 for side in size))
 
 
 BLOCKS = (16, 8, 32, 3, 20)
@@ -307,6 +309,7 @@ def matmul_add(draw: Draw, op: str, dtype: str) -> Case:
     m, k, n = pick(draw, (4, 1, 7)), pick(draw, (8, 3, 33)), pick(draw, (5, 16, 1))
     attrs: dict[str, Attr | None] = {}
     args = []
+    (m,) = d.larger(draw, (m,), each=6 * max(k, n))
     for name, rows, columns in (("a", m, k), ("b", k, n)):
         lead = batch if name == "a" or rarely(draw, 2) else ()
         shape = (*lead, rows, columns)

@@ -161,6 +161,7 @@ def matmul(draw: Draw, op: str, x_dtype: str, w_dtype: str) -> Case:
     m, k, n = pick(draw, (5, 1, 8, 17)), pick(draw, (8, 3, 16, 33, 65, 130)), pick(draw, (7, 1, 16, 33))
     if m * n < 5:  # one element may saturate by chance
         m = 5
+    (m,) = d.larger(draw, (m,), each=max(k, n))
     shape: Shape = (m, k)
     if op == "MatMul" and rarely(draw, 3):
         shape = (2, m, k)
@@ -190,7 +191,7 @@ def conv(draw: Draw, op: str, x_dtype: str, w_dtype: str) -> Case:
     c, m = group * pick(draw, (3, 1, 4)), group * pick(draw, (2, 1, 5))
     size = (pick(draw, (5, 7, 6)), pick(draw, (6, 4, 9)))
     kernel = (pick(draw, (3, 1, 2)), pick(draw, (3, 1, 2)))
-    shape, w_shape = (pick(draw, (1, 2)), c, *size), (m, c // group, *kernel)
+    shape, w_shape = d.larger(draw, (pick(draw, (1, 2)), c, *size), (0,)), (m, c // group, *kernel)
     x = d.operand(draw, x_dtype, kind, shape)
     w_args, w, w_scale, more, params = weights(draw, kind, w_dtype, w_shape, 0)
     x_scale = first_scale(draw, kind)
@@ -213,7 +214,7 @@ def conv(draw: Draw, op: str, x_dtype: str, w_dtype: str) -> Case:
 @st.composite
 def binary(draw: Draw, op: str, dtype: str) -> Case:
     kind = pick(draw, d.KINDS)
-    shape = pick(draw, ((3, 17), (2, 3, 8), (65,), (2, 1, 5, 7)))
+    shape = d.larger(draw, pick(draw, ((3, 17), (2, 3, 8), (65,), (2, 1, 5, 7))))
     other = shape if not rarely(draw, 3) else shape[-1:]
     a = d.operand(draw, dtype, kind, shape)
     b = d.operand(draw, dtype, kind, other, weight=op == "Mul")
@@ -272,7 +273,7 @@ def pool(draw: Draw, op: str, dtype: str) -> Case:
     negative = op == "MaxPool" and dtype in ("uint8", "int8") and rarely(draw, 8)
     kind = "negative" if negative else pick(draw, d.KINDS)
     channels = pick(draw, (3, 1, 4)) if op != "GlobalAveragePool" else pick(draw, (16, 33))
-    shape = (pick(draw, (1, 2)), channels, pick(draw, (5, 8, 6)), pick(draw, (7, 4, 9)))
+    shape = d.larger(draw, (pick(draw, (1, 2)), channels, pick(draw, (5, 8, 6)), pick(draw, (7, 4, 9))), (0,))
     u = unary_input(draw, dtype, "plain" if negative else kind, shape, negative)
     attrs: dict[str, Attr | None] = {}
     if op == "GlobalAveragePool":
@@ -307,7 +308,7 @@ def clamp(draw: Draw, op: str, dtype: str) -> Case:
     """Relu, Clip and Sigmoid; Relu and Clip with a negative scale now and then."""
     negative = op in ("Relu", "Clip") and dtype in ("uint8", "int8") and rarely(draw, 8)
     kind = "negative" if negative else pick(draw, d.KINDS)
-    shape = pick(draw, ((3, 17), (2, 3, 8), (65,), (4, 33)))
+    shape = d.larger(draw, pick(draw, ((3, 17), (2, 3, 8), (65,), (4, 33))))
     u = unary_input(draw, dtype, "plain" if negative else kind, shape, negative)
     args = list(u.args)
     size = abs(u.scale)
@@ -332,10 +333,11 @@ def clamp(draw: Draw, op: str, dtype: str) -> Case:
 def softmax(draw: Draw, op: str, dtype: str) -> Case:
     """Output scales whose reciprocal is a whole number: others are a known deviation of onnxruntime."""
     shape = pick(draw, ((3, 17), (2, 3, 8), (4, 33), (2, 5, 7)))
+    axis = pick(draw, (-1, len(shape) - 1, 0, 1))
+    shape = d.larger(draw, shape, (i for i in range(len(shape)) if i != axis % len(shape)))
     u = unary_input(draw, dtype, "plain", shape)
     span = max(abs(u.x.least), abs(u.x.most), 1)
     u.args[1] = d.scalar("x_scale", "float32", d.scale_near(draw, pick(draw, (6.0, 2.0, 20.0)) / span), u.params)
-    axis = pick(draw, (-1, len(shape) - 1, 0, 1))
     y = (pick(draw, (1 / 256, 1 / 512, 1 / 128)), dt.limits(dtype)[0])
     if dtype in ("int16", "uint16"):
         y = (y[0] / 256, y[1])
@@ -349,6 +351,7 @@ def concat(draw: Draw, op: str, dtype: str) -> Case:
     shape = pick(draw, ((3, 5), (2, 3, 4), (17,)))
     axis = between(draw, 0, len(shape) - 1)
     args, units = [], []
+    shape = d.larger(draw, shape, (i for i in range(len(shape)) if i != axis), each=20)
     params = d.constants(draw)[1]
     shared = rarely(draw, 2)
     base = first_scale(draw, kind)
@@ -376,7 +379,7 @@ def concat(draw: Draw, op: str, dtype: str) -> Case:
 @st.composite
 def move(draw: Draw, op: str, dtype: str) -> Case:
     kind = pick(draw, d.KINDS)
-    shape = pick(draw, ((3, 17), (2, 3, 8), (2, 3, 4, 5)))
+    shape = d.larger(draw, pick(draw, ((3, 17), (2, 3, 8), (2, 3, 4, 5))))
     u = unary_input(draw, dtype, kind, shape)
     args = list(u.args)
     attrs: dict[str, Attr | None] = {}
@@ -401,7 +404,7 @@ def move(draw: Draw, op: str, dtype: str) -> Case:
 @st.composite
 def shown_output(draw: Draw, op: str, x_dtype: str, dtype: str) -> Case:
     """A float tensor that the caller sees and that is quantized behind a Transpose: no rounding may show in it."""
-    shape = pick(draw, ((3, 17), (2, 3, 8), (2, 3, 4, 5)))
+    shape = d.larger(draw, pick(draw, ((3, 17), (2, 3, 8), (2, 3, 4, 5))))
     low, high = dt.limits(dtype)
     args = [Arg("x", x_dtype, shape, "normal", (pick(draw, (1.0, 8.0)),))]
     args += parameters("y", dtype, pick(draw, (0.5, 0.1, 0.0625)), between(draw, low, high), d.constants(draw)[1])
@@ -412,7 +415,7 @@ def shown_output(draw: Draw, op: str, x_dtype: str, dtype: str) -> Case:
 @st.composite
 def resize(draw: Draw, op: str, dtype: str) -> Case:
     kind = pick(draw, d.KINDS)
-    shape = (1, pick(draw, (2, 1, 3)), pick(draw, (4, 3, 5)), pick(draw, (5, 3, 4)))
+    shape = d.larger(draw, (1, pick(draw, (2, 1, 3)), pick(draw, (4, 3, 5)), pick(draw, (5, 3, 4))), (0, 1), each=8)
     u = unary_input(draw, dtype, kind, shape)
     mode = pick(draw, ("nearest", "linear"))
     attrs: dict[str, Attr | None] = {"mode": mode}

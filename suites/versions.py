@@ -46,8 +46,8 @@ def opsets(case: Case) -> list[int]:
 
 
 def later(case: Case) -> list[int]:
-    """The opsets above the case's own that it may be drawn at, too."""
-    return [opset for opset in (REGIONS if case.domain == "opgauge" else opsets(case)) if opset > case.opset]
+    """The opsets above the case's own that it may be drawn at, too; of another domain, those of the model around it."""
+    return [opset for opset in (REGIONS if case.domain else opsets(case)) if opset > case.opset]
 
 
 def _spells(schema: Any, case: Case) -> bool:

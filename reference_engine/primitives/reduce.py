@@ -239,9 +239,23 @@ def _one_way_so_far(terms: Array, mag: Array, unit: float) -> Array | float:
         return 0.0
     if np.all(summation.lost(size, mag[..., -1], unit) == 0) and np.all(summation.lean(terms, mag[..., -1], unit) == 0):
         return 0.0
-    upto = [(terms[..., : i + 1], size[..., : i + 1], mag[..., i]) for i in range(terms.shape[-1])]
+    lengths = _prefixes(terms.shape[-1])
+    upto = [(terms[..., :n], size[..., :n], mag[..., n - 1]) for n in lengths]
     parts = [summation.lost(s, m, unit) + summation.lean(t, m, unit) for t, s, m in upto]
-    return np.stack([np.broadcast_to(part, mag.shape[:-1]) for part in parts], -1)
+    found = np.stack([np.broadcast_to(part, mag.shape[:-1]) for part in parts], -1)
+    found[..., DENSE:] = np.maximum.accumulate(found[..., DENSE:], -1)
+    return found[..., np.searchsorted(lengths, np.arange(terms.shape[-1]) + 1)]
+
+
+DENSE = 512  # prefixes looked at one by one
+
+
+def _prefixes(n: int) -> list[int]:
+    """Lengths 1, 2, 3 .. DENSE, then each a quarter longer: what is between them has the bound of the next one."""
+    found = list(range(1, min(n, DENSE) + 1))
+    while found[-1] < n:
+        found.append(min(found[-1] * 5 // 4, n))
+    return found
 
 
 SORT: dict[str, tuple[str, ...]] = {"values": ("largest",), "order": ("largest",)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import strategies as st
 
 from opgauge.reference_engine.types import Arg, Attr, Case
@@ -25,6 +27,9 @@ def einsum(draw: Draw, dtype: str) -> Case:
     letters = sorted({c for term in terms for c in term if c != "."})
     limit = (5, 7) if len(terms) > 2 else (9, 33)
     sizes = {c: pick(draw, (*range(1, limit[0]), *range(2, limit[0]), limit[1])) for c in letters}
+    if len(terms) < 3 and rarely(draw, d.LARGE):
+        longest = pick(draw, letters)
+        sizes[longest] = max(sizes[longest], min(300, 200_000 * sizes[longest] // math.prod(sizes.values())))
     dots = tuple(between(draw, 1, 3) for _ in range(between(draw, 0, 2)))
     terms_of_sum = 1
     for c in letters:
@@ -49,6 +54,8 @@ def attention(draw: Draw, dtype: str) -> Case:
     heads = kv_heads * share
     queries, keys = pick(draw, (1, 3, 4, 5, 8, 17)), pick(draw, (1, 2, 4, 5, 7, 16, 33))
     size, width = pick(draw, (4, 1, 8, 16, 17, 64)), pick(draw, (4, 1, 7, 8, 32))
+    if rarely(draw, d.LARGE):
+        queries, keys = pick(draw, (65, 129, 33)), pick(draw, (129, 257, 300))
     flat = rarely(draw, 3)
     past = pick(draw, (1, 4, 9)) if rarely(draw, 4) else 0
     kind = pick(draw, ("plain", "plain", "positive", "large"))
@@ -94,6 +101,7 @@ def rotary_embedding(draw: Draw, dtype: str) -> Case:
     size = 2 * pick(draw, (2, 4, 8, 16, 32))
     rotated = pick(draw, (0, 0, size // 2)) if size > 4 else 0
     half = (rotated or size) // 2
+    (length,) = d.larger(draw, (length,), each=batch * heads * size)
     flat, positions = rarely(draw, 2), not rarely(draw, 3)
     kind, data = pick(draw, (("plain", ("normal", ())), ("integers", ("integers", (8,)))))
     longest = pick(draw, (length, 20, 50))

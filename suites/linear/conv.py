@@ -55,15 +55,18 @@ def window(draw: Draw, groups: tuple[tuple[int, int, int], ...] = GROUPS, shifte
     ends_there = shifted and automatic == "NOTSET" and rarely(draw, 3)
     if ends_there:
         begin, end = tuple(min(n, s - 1) for n, s in zip(begin, strides, strict=True)), (0,) * rank
+    large = rarely(draw, 2 * d.LARGE)  # a whole image; larger() below gives many of them
     spatial = []
     for axis in range(rank):
         sizes = {1: (15, 16, 17, 31, 33, 64, 65), 2: range(5, 13), 3: (4, 2, 3, 5)}[rank]
+        sizes = {1: (999, 2000, 3001), 2: range(24, 50), 3: (9, 11, 12)}[rank] if large else sizes
         out = pick(draw, sizes)
         reach = (kernel[axis] - 1) * dilations[axis] + 1
         cropped = begin[axis] if ends_there else pick(draw, range(strides[axis]))
         length = (out - 1) * strides[axis] + reach - begin[axis] - end[axis] + cropped
         spatial.append(max(length, 1))
-    batch = pick(draw, (1, 2, 2, 3))
+    shape: Shape = (pick(draw, (1, 2, 2, 3)), group * per_group, *spatial)
+    shape = (1, *shape[1:]) if large else d.larger(draw, shape, (0,), each=max(outs // per_group, 1))
     attrs: dict[str, Attr | None] = {
         "auto_pad": automatic if automatic != "NOTSET" else None,
         "dilations": dilations if any(x > 1 for x in dilations) else None,
@@ -72,9 +75,7 @@ def window(draw: Draw, groups: tuple[tuple[int, int, int], ...] = GROUPS, shifte
         "pads": (*begin, *end) if any(begin + end) else None,
         "strides": strides if any(x > 1 for x in strides) else None,
     }
-    return Window(
-        (batch, group * per_group, *spatial), (group * outs, per_group, *kernel), attrs, per_group * math.prod(kernel)
-    )
+    return Window(shape, (group * outs, per_group, *kernel), attrs, per_group * math.prod(kernel))
 
 
 # Enough terms that accumulators leave int16 long before a bias is added.
@@ -167,10 +168,13 @@ def conv_transpose(draw: Draw, dtype: str) -> Case:
         attrs["output_shape"] = tuple(between(draw, max(f - 3, 1), f) for f in full)
         attrs["auto_pad"] = pick(draw, (None, "SAME_UPPER", "SAME_LOWER"))
     channels = group * per_group
+    shape = d.larger(
+        draw, (pick(draw, (1, 2)), channels, *spatial), (0,), each=max(math.prod(strides) * outs // per_group, 1)
+    )
     kind, x, w = float_data(draw, per_group * math.prod(kernel), (*FLOAT_KINDS, "locality"))
     const = rarely(draw, 2)
     args = [
-        d.filled("X", dtype, (pick(draw, (1, 2)), channels, *spatial), x),
+        d.filled("X", dtype, shape, x),
         d.filled("W", dtype, (channels, outs, *kernel), w, const=const),
     ]
     if rarely(draw, 2):

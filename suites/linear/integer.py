@@ -187,6 +187,8 @@ def matmul_nbits(draw: Draw, bits: int, dtype: str, packed: str) -> Case:
     block = pick(draw, (32, 16, 64, 128))
     K = pick(draw, (block, 2 * block, 3 * block, 5 * block, block + 1, 2 * block - 1, 96, 200))
     N, rows = pick(draw, (8, 1, 3, 16, 17, 33)), pick(draw, (4, 1, 2, 7, 17))
+    if rarely(draw, d.LARGE):
+        K, N, rows = pick(draw, (1024, 1027, 8 * block)), pick(draw, (129, 64, 257)), pick(draw, (33, 1, 65))
     blocks = -(-K // block)
     kind = pick(draw, ("integers", "plain", "plain", "positive"))
     level = pick(draw, (None, 1, 4, 0))

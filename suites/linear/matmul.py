@@ -14,6 +14,11 @@ from ..draws import Draw, Shape, between, pick, rarely
 ROWS = (8, 1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 COLUMNS = (8, 1, 2, 3, 7, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96)
 DEPTHS = (4, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 96, 127)
+# (M, N, K) of several blocks of rows, of columns, and of both; work that kernels share among threads
+BLOCKED = (
+    (300, 17, 31), (129, 64, 65), (257, 96, 33), (193, 33, 128), (8, 513, 64), (3, 1000, 33), (17, 257, 96),
+    (33, 770, 40), (128, 128, 128), (130, 97, 260), (65, 200, 300), (97, 259, 129),
+)  # fmt: skip
 # batch dimensions of A and of B
 BATCHES: tuple[tuple[Shape, Shape], ...] = (
     ((2,), (2,)),
@@ -38,7 +43,10 @@ class Product:
 
 
 def product(draw: Draw, longest: int = 4096, batches: bool = True) -> Product:
-    """A [*, M, K], B [*, K, N]: vector widths, long K with few rows, batch dimensions that broadcast."""
+    """A [*, M, K], B [*, K, N]: vector widths, long K with few rows, many blocks, batch dimensions that broadcast."""
+    if rarely(draw, d.LARGE):
+        m, n, k = pick(draw, BLOCKED)
+        return Product((m, k), (k, n), m, n, k)
     if rarely(draw, 8):
         k = pick(draw, (*d.LONG, longest, between(draw, 1025, 1300), between(draw, 2049, 2100)))
         m, n = between(draw, 2, 5), between(draw, 4, 9)

@@ -19,6 +19,7 @@ def recurrent(draw: Draw, op: str, dtype: str) -> Case:
     direction = pick(draw, ("forward", "forward", "reverse", "bidirectional"))
     many = 2 if direction == "bidirectional" else 1
     length, batch = pick(draw, (3, 1, 2, 5, 9)), pick(draw, (2, 1, 3, 5))
+    (batch,) = d.larger(draw, (batch,), each=10 * length)
     width, size = pick(draw, (4, 1, 3, 7, 16, 17, 33)), pick(draw, (4, 1, 3, 8, 9, 16, 17))
     kind, data = pick(draw, (("plain", ("normal", ())), ("plain", ("normal", ())), ("large", ("normal", (4.0,)))))
     weights = ("normal", (round((width + size) ** -0.5, 2),))

@@ -50,6 +50,7 @@ def qlinear_concat(draw: Draw, dtype: str) -> Case:
     rank = pick(draw, (2, 1, 3, 4))
     axis = between(draw, 0, rank - 1)
     shape = [pick(draw, (3, 1, 2, 5, 9)) for _ in range(rank)]
+    shape = list(d.larger(draw, tuple(shape), (i for i in range(rank) if i != axis), each=20))
     y, params = _output(draw, dtype, kind), rarely(draw, 2)
     args: list[Arg] = [d.scalar("Y_scale", "float32", y[0], params), d.scalar("Y_zero_point", dtype, y[1], params)]
     for i in range(pick(draw, (2, 1, 3, 4))):
@@ -62,7 +63,7 @@ def qlinear_concat(draw: Draw, dtype: str) -> Case:
 @st.composite
 def qlinear_where(draw: Draw, dtype: str) -> Case:
     kind = pick(draw, KINDS)
-    full = d.shape_of(draw, pick(draw, (2, 1, 3, 4)))
+    full = d.larger(draw, d.shape_of(draw, pick(draw, (2, 1, 3, 4))))
 
     def part() -> Shape:
         return tuple(1 if rarely(draw, 6) else n for n in full)

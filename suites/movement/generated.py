@@ -9,13 +9,13 @@ from opgauge.reference_engine.types import Arg, Attr, Case
 
 from .. import draws as d
 from ..draws import Draw, between, pick, rarely
-from .layout import parameter, source, tensor_shape
+from .layout import large_shape, parameter, source
 
 
 @st.composite
 def shape_of(draw: Draw, dtype: str) -> Case:
     """Every rank; bounds from both ends, crossed and beyond."""
-    shape = tensor_shape(draw, 0, 5)
+    shape = large_shape(draw, 0, 5)
     if rarely(draw, 8) and shape:
         shape = (0, *shape[1:])
     attrs: dict[str, Attr | None] = {}
@@ -28,7 +28,7 @@ def shape_of(draw: Draw, dtype: str) -> Case:
 
 @st.composite
 def size_of(draw: Draw, dtype: str) -> Case:
-    shape = tensor_shape(draw, 0, 5)
+    shape = large_shape(draw, 0, 5)
     if rarely(draw, 8) and shape:
         shape = (*shape[:-1], 0)
     return d.make_case(draw, "Size", (source(dtype, "data", shape),), ("int64",))
@@ -36,7 +36,7 @@ def size_of(draw: Draw, dtype: str) -> Case:
 
 @st.composite
 def constant_of_shape(draw: Draw, dtype: str) -> Case:
-    shape = tensor_shape(draw, 0, 4)
+    shape = large_shape(draw, 0, 4)
     empty = rarely(draw, 10) and len(shape) > 0
     written = (0, *shape[1:]) if empty else shape
     value = pick(draw, (1, 0, 3 if dtype != "bool" else 1))
@@ -50,7 +50,7 @@ def constant_of_shape(draw: Draw, dtype: str) -> Case:
 @st.composite
 def eye_like(draw: Draw, dtype: str, other: str) -> Case:
     """High and wide matrices, diagonals inside and beyond the corners, an element type of its own."""
-    shape = (pick(draw, (4, 1, 7, 3)), pick(draw, (5, 1, 4, 9)))
+    shape = d.larger(draw, (pick(draw, (4, 1, 7, 3)), pick(draw, (5, 1, 4, 9))))
     stated = dtype != other or rarely(draw, 2)
     attrs: dict[str, Attr | None] = {
         "dtype": dt.ONNX[other] if stated else None,
@@ -67,6 +67,7 @@ def range_of(draw: Draw, dtype: str) -> Case:
     of binary fractions, or far from whole.
     """
     count = pick(draw, (7, 1, 16, 33, 100, 0))
+    count = d.larger(draw, (count,))[0] if dtype != "int16" else count
     step: float = pick(draw, (1, 3, -2, 7, -1))
     first: float = between(draw, -20, 20)
     if not dt.is_float(dtype):

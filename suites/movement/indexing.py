@@ -11,7 +11,7 @@ from opgauge.reference_engine.types import Arg, Attr, Case
 
 from .. import draws as d
 from ..draws import Draw, Shape, between, pick, rarely
-from .layout import MOVED, REST, parameter, signed, source, tensor_shape
+from .layout import MOVED, REST, large_shape, parameter, signed, source, tensor_shape
 
 
 @st.composite
@@ -23,6 +23,8 @@ def gather(draw: Draw, dtype: str) -> Case:
         draw,
         ((5,), (2, 3), (), (1,), (2, 1, 4), (17,), (0,)) if rarely(draw, 12) else ((5,), (2, 3), (), (2, 1, 4), (17,)),
     )
+    shape = d.larger(draw, shape, each=max(math.prod(indices) // shape[axis], 1))
+    indices = d.larger(draw, indices, each=math.prod(shape) // shape[axis])
     kind = pick(draw, ("int64", "int64", "int32"))
     args = (
         source(dtype, "data", shape),
@@ -39,7 +41,7 @@ def small_shape(draw: Draw, low: int, high: int) -> Shape:
 @st.composite
 def gather_elements(draw: Draw, dtype: str) -> Case:
     """Indices shorter than the data on other axes, longer on their own, negative ones."""
-    shape = small_shape(draw, 1, 4)
+    shape = d.larger(draw, small_shape(draw, 1, 4))
     axis = between(draw, 0, len(shape) - 1)
     picked = tuple(
         pick(draw, (n, 9, 1)) if i == axis else between(draw, 1, n) if rarely(draw, 3) else n
@@ -71,6 +73,7 @@ def gather_nd(draw: Draw, dtype: str) -> Case:
     shape = small_shape(draw, 1, 4)
     batch = between(draw, 0, len(shape) - 1) if rarely(draw, 2) else 0
     r = between(draw, 1, len(shape) - batch)
+    shape = d.larger(draw, shape, range(batch + r, len(shape)), each=4)
     count = (*shape[:batch], *pick(draw, ((4,), (2, 3), () if not batch else (1,), (1, 5))))
     at = index_tuples(draw, "indices", count, shape[batch : batch + r])
     attrs: dict[str, Attr | None] = {"batch_dims": batch if batch or rarely(draw, 2) else None}
@@ -99,6 +102,7 @@ def scatter_nd(draw: Draw, dtype: str) -> Case:
     shape = small_shape(draw, 1, 4)
     fn, opset = reduction(draw, dtype)
     r = between(draw, 1, len(shape))
+    shape = d.larger(draw, shape, range(r, len(shape)))
     free = math.prod(shape[:r])
     count: Shape = (min(pick(draw, (3, 5, 1, 12)), free if fn in (None, "none") else 12),)
     if count[0] % 2 == 0 and rarely(draw, 2):
@@ -117,6 +121,8 @@ def scatter_elements(draw: Draw, dtype: str) -> Case:
     plain = fn in (None, "none")
     picked = [between(draw, 1, n) if rarely(draw, 3) else n for n in shape]
     picked[axis] = between(draw, 1, shape[axis]) if plain else pick(draw, (shape[axis], 6, 1))
+    if fn in ("max", "min"):  # these may meet a place as often as they like
+        picked = list(d.larger(draw, tuple(picked), (axis,)))
     where = []
     for place in range(math.prod(picked)):
         step = math.prod(picked[axis + 1 :])
@@ -127,6 +133,8 @@ def scatter_elements(draw: Draw, dtype: str) -> Case:
         where.append(signed(draw, turn, shape[axis]))
     kind = pick(draw, ("int64", "int64", "int32"))
     at = Arg("indices", kind, tuple(picked), values=tuple(where), const=not rarely(draw, 3))
+    if len(where) > 2000:
+        at = Arg("indices", kind, tuple(picked), "index", (shape[axis],))
     args = (operand(dtype, "data", shape, fn), at, operand(dtype, "updates", tuple(picked), fn))
     attrs: dict[str, Attr | None] = {"axis": signed(draw, axis, len(shape)), "reduction": fn}
     return d.make_case(draw, "ScatterElements", args, (dtype,), attrs, opset)
@@ -135,7 +143,7 @@ def scatter_elements(draw: Draw, dtype: str) -> Case:
 @st.composite
 def compress(draw: Draw, dtype: str) -> Case:
     """A condition that ends early, and one that picks nothing."""
-    shape = tensor_shape(draw, 1, 3)
+    shape = large_shape(draw, 1, 3)
     axis = None if rarely(draw, 3) else between(draw, 0, len(shape) - 1)
     length = math.prod(shape) if axis is None else shape[axis]
     keep = [not rarely(draw, 2) for _ in range(min(length, 40) - (rarely(draw, 3) and length > 1))]
@@ -148,7 +156,7 @@ def compress(draw: Draw, dtype: str) -> Case:
 @st.composite
 def nonzero(draw: Draw, dtype: str) -> Case:
     """Few, many and no elements that are not 0."""
-    shape = tensor_shape(draw, 1, 4)
+    shape = large_shape(draw, 1, 4)
     if dtype == "bool":
         return d.make_case(draw, "NonZero", (source(dtype, "X", shape),), ("int64",))
     profile, params = pick(
@@ -163,6 +171,7 @@ def one_hot(draw: Draw, dtype: str) -> Case:
     """Indices beyond the depth on both sides give rows of the off value."""
     shape = tuple(pick(draw, (3, 2, 5, 1)) for _ in range(between(draw, 1, 3)))
     depth = pick(draw, (5, 3, 8, 1))
+    shape = d.larger(draw, shape, each=depth)
     kind = "int32" if dtype == "float32" and rarely(draw, 6) else "int64"
     low = -depth - 2 if rarely(draw, 2) else -depth
     at = Arg("indices", kind, shape, "uniform", (low, depth + (1 if low < -depth else -1)))
@@ -179,6 +188,7 @@ def reverse_sequence(draw: Draw, dtype: str) -> Case:
     batch_axis = between(draw, 0, 1)
     batch, time = pick(draw, (3, 4, 1, 5)), pick(draw, (5, 4, 7, 1))
     shape = ((batch, time) if batch_axis == 0 else (time, batch)) + tensor_shape(draw, 1, 2)[:1] * between(draw, 0, 1)
+    shape = d.larger(draw, shape, range(2, len(shape)))
     lens = tuple(between(draw, 1, time) for _ in range(batch))
     default = batch_axis == 1 and rarely(draw, 2)
     attrs: dict[str, Attr | None] = {} if default else {"batch_axis": batch_axis, "time_axis": 1 - batch_axis}
@@ -199,7 +209,8 @@ def col2im(draw: Draw, dtype: str) -> Case:
         (n + pads[i] + pads[rank + i] - dilation[i] * (block[i] - 1) - 1) // stride[i] + 1 for i, n in enumerate(image)
     ]
     channels = pick(draw, (2, 1, 3))
-    shape = (between(draw, 1, 2), channels * math.prod(block), math.prod(steps))
+    shape: Shape = (between(draw, 1, 2), channels * math.prod(block), math.prod(steps))
+    shape = d.larger(draw, shape, (0,))
     args = (
         Arg("input", dtype, shape, pick(draw, ("normal", "integers"))),
         d.vector("image_shape", "int64", image, const=True),

@@ -32,6 +32,15 @@ def tensor_shape(draw: Draw, low_rank: int = 1, high_rank: int = 4) -> Shape:
     return (*head, last)
 
 
+def large_shape(draw: Draw, low_rank: int = 1, high_rank: int = 4) -> Shape:
+    """One of those, now and then stretched."""
+    return d.larger(draw, tensor_shape(draw, low_rank, high_rank))
+
+
+def others(rank: int, *axes: int) -> tuple[int, ...]:
+    return tuple(i for i in range(rank) if i not in axes)
+
+
 def signed(draw: Draw, axis: int, rank: int) -> int:
     """The axis as written: counted from the end in one case of three."""
     return axis - rank if rarely(draw, 3) else axis
@@ -93,7 +102,7 @@ def transpose(draw: Draw, dtype: str) -> Case:
         if rarely(draw, 3):
             shape = tuple(side + (i == 1) for i in range(len(perm)))
     else:
-        shape = tensor_shape(draw, 1, 5)
+        shape = large_shape(draw, 1, 5)
         perm = permutation(draw, len(shape))
     attrs: dict[str, Attr | None] = {"perm": None if rarely(draw, 8) else perm}
     return d.make_case(draw, "Transpose", (source(dtype, "data", shape),), (dtype,), attrs)
@@ -102,7 +111,7 @@ def transpose(draw: Draw, dtype: str) -> Case:
 @st.composite
 def reshape(draw: Draw, dtype: str) -> Case:
     """Merged and split dimensions, one written as -1, some copied with 0; a true 0 with allowzero."""
-    shape = list(tensor_shape(draw, 2, 4))
+    shape = list(large_shape(draw, 2, 4))
     if rarely(draw, 24):
         return zero_reshape(draw, dtype)
     target = list(shape)
@@ -146,7 +155,7 @@ def zero_reshape(draw: Draw, dtype: str) -> Case:
 
 @st.composite
 def flatten(draw: Draw, dtype: str) -> Case:
-    shape = tensor_shape(draw, 1, 5)
+    shape = large_shape(draw, 1, 5)
     axis = between(draw, 0, len(shape))
     written = axis - len(shape) if rarely(draw, 3) and axis < len(shape) else axis
     attrs: dict[str, Attr | None] = {"axis": written if written != 1 or rarely(draw, 2) else None}
@@ -155,7 +164,7 @@ def flatten(draw: Draw, dtype: str) -> Case:
 
 def with_ones(draw: Draw) -> tuple[Shape, tuple[int, ...], tuple[int, ...]]:
     """(shape without, shape with unit dimensions, their axes as written)."""
-    shape = tensor_shape(draw, 1, 3)
+    shape = large_shape(draw, 1, 3)
     rank = len(shape) + between(draw, 1, 2)
     axes = sorted({between(draw, 0, rank - 1) for _ in range(rank - len(shape))})
     rank = len(shape) + len(axes)
@@ -194,6 +203,7 @@ def concat(draw: Draw, dtype: str) -> Case:
         lengths = [lengths[0]] * count  # equal inputs: only the order of elements tells the axis
     elif rarely(draw, 3) and (count > 1 or rarely(draw, 4)):
         lengths[between(draw, 0, count - 1)] = 0
+    shape = d.larger(draw, shape, others(len(shape), axis), max(sum(lengths), 1))
     args = []
     for i, length in enumerate(lengths):
         part = (*shape[:axis], length, *shape[axis + 1 :])
@@ -206,6 +216,8 @@ def concat(draw: Draw, dtype: str) -> Case:
 def split(draw: Draw, dtype: str) -> Case:
     shape = list(tensor_shape(draw, 1, 4))
     axis = between(draw, 0, len(shape) - 1)
+    shape[axis] = 8
+    shape = list(d.larger(draw, tuple(shape), others(len(shape), axis)))
     count = pick(draw, (2, 3, 4, 1))
     form = pick(draw, ("uneven", "equal", "num_outputs", "num_outputs", "sizes"))
     attrs: dict[str, Attr | None] = {"axis": signed(draw, axis, len(shape))}
@@ -257,7 +269,7 @@ def slice_axis(draw: Draw, length: int) -> tuple[int, int, int]:
 @st.composite
 def slice_rows(draw: Draw, dtype: str) -> Case:
     head = tensor_shape(draw, 1, 3)
-    shape = (*head, min(pick(draw, (17, 16, 31, 33, 65)), max(3000 // math.prod(head), 5)))
+    shape = d.larger(draw, (*head, min(pick(draw, (17, 16, 31, 33, 65)), max(3000 // math.prod(head), 5))))
     rank = len(shape)
     axes = tuple(range(rank)) if rarely(draw, 3) else permutation(draw, rank)[: between(draw, 1, min(rank, 2))]
     starts, ends, steps = zip(*(slice_axis(draw, shape[a]) for a in axes), strict=True)
@@ -276,7 +288,7 @@ def slice_rows(draw: Draw, dtype: str) -> Case:
 
 @st.composite
 def pad(draw: Draw, dtype: str) -> Case:
-    shape = tensor_shape(draw, 1, 4)
+    shape = large_shape(draw, 1, 4)
     mode = pick(draw, ("constant", "reflect", "edge") * 4 + ("constant", "constant", "wrap"))
     before, after = [], []
     for length in shape:
@@ -296,7 +308,7 @@ def pad(draw: Draw, dtype: str) -> Case:
 
 @st.composite
 def identity(draw: Draw, dtype: str) -> Case:
-    shape = tensor_shape(draw, 0, 5)
+    shape = large_shape(draw, 0, 5)
     special = dt.is_float(dtype) and rarely(draw, 4)
     arg = Arg("input", dtype, shape, "special") if special else source(dtype, "input", shape)
     return d.make_case(draw, "Identity", (arg,), (dtype,), profile="special" if special else "plain")
@@ -305,7 +317,7 @@ def identity(draw: Draw, dtype: str) -> Case:
 @st.composite
 def expand(draw: Draw, dtype: str) -> Case:
     """Dimensions of 1 grow, new ones appear in front, and a 1 in the target keeps what is there."""
-    target = tensor_shape(draw, 1, 4)
+    target = large_shape(draw, 1, 4)
     start = between(draw, 0, len(target) - 1)
     shape = tuple(1 if rarely(draw, 2) else n for n in target[start:])
     written = tuple(
@@ -319,8 +331,10 @@ def expand(draw: Draw, dtype: str) -> Case:
 @st.composite
 def tile(draw: Draw, dtype: str) -> Case:
     """Unequal repeats; an axis repeated 0 times."""
-    shape = tensor_shape(draw, 1, 4)
+    shape = large_shape(draw, 1, 4)
     repeats = [pick(draw, (2, 1, 3)) for _ in shape]
+    if math.prod(shape) > 2000:
+        repeats[1:] = [1] * (len(shape) - 1)
     none = rarely(draw, 16)
     if none:
         repeats[between(draw, 0, len(shape) - 1)] = 0
@@ -333,7 +347,8 @@ def depth_to_space(draw: Draw, dtype: str) -> Case:
     """Height and width differ, and so do blocks and depths: DCR and CRD agree where the depth is 1."""
     b = pick(draw, (2, 3, 1))
     depth = pick(draw, (3, 2, 5, 1))
-    shape = (between(draw, 1, 2), b * b * depth, between(draw, 1, 4), pick(draw, (3, 5, 1, 7)))
+    shape: Shape = (between(draw, 1, 2), b * b * depth, between(draw, 1, 4), pick(draw, (3, 5, 1, 7)))
+    shape = d.larger(draw, shape, (0, 2, 3))
     attrs: dict[str, Attr | None] = {"blocksize": b, "mode": pick(draw, ("CRD", "DCR", None))}
     return d.make_case(draw, "DepthToSpace", (source(dtype, "input", shape),), (dtype,), attrs)
 
@@ -341,7 +356,13 @@ def depth_to_space(draw: Draw, dtype: str) -> Case:
 @st.composite
 def space_to_depth(draw: Draw, dtype: str) -> Case:
     b = pick(draw, (2, 3, 1))
-    shape = (between(draw, 1, 2), pick(draw, (3, 2, 5, 1)), b * between(draw, 1, 4), b * pick(draw, (3, 5, 1, 7)))
+    shape: Shape = (
+        between(draw, 1, 2),
+        pick(draw, (3, 2, 5, 1)),
+        b * between(draw, 1, 4),
+        b * pick(draw, (3, 5, 1, 7)),
+    )
+    shape = d.larger(draw, shape, (0, 1))
     return d.make_case(draw, "SpaceToDepth", (source(dtype, "input", shape),), (dtype,), {"blocksize": b})
 
 
@@ -351,6 +372,7 @@ def center_crop_pad(draw: Draw, dtype: str) -> Case:
     shape = tensor_shape(draw, 1, 4)
     axes = [i for i in range(len(shape)) if not rarely(draw, 3)] or [0]
     wanted = tuple(max(shape[a] + between(draw, -4, 4), 1) for a in axes)
+    shape = d.larger(draw, shape, others(len(shape), *axes))
     attrs: dict[str, Attr | None] = {"axes": tuple(signed(draw, a, len(shape)) for a in axes)}
     if len(axes) == len(shape) and rarely(draw, 2):
         attrs = {}
@@ -361,7 +383,7 @@ def center_crop_pad(draw: Draw, dtype: str) -> Case:
 @st.composite
 def trilu(draw: Draw, dtype: str) -> Case:
     """Wide and high matrices, batches, diagonals inside and beyond the corners."""
-    shape = (*tensor_shape(draw, 1, 2)[:-1], pick(draw, (5, 1, 4, 9)), pick(draw, (7, 3, 17, 1)))
+    shape = d.larger(draw, (*tensor_shape(draw, 1, 2)[:-1], pick(draw, (5, 1, 4, 9)), pick(draw, (7, 3, 17, 1))))
     args = [source(dtype, "input", shape)]
     if not rarely(draw, 4):
         args.append(d.scalar("k", "int64", between(draw, -shape[-2] - 1, shape[-1] + 1), const=not rarely(draw, 4)))
@@ -372,7 +394,7 @@ def trilu(draw: Draw, dtype: str) -> Case:
 @st.composite
 def dropout(draw: Draw, dtype: str) -> Case:
     """At inference nothing is dropped, whatever the ratio; the mask, where asked for, is true."""
-    args = [source(dtype, "data", tensor_shape(draw, 0, 4))]
+    args = [source(dtype, "data", large_shape(draw, 0, 4))]
     if not rarely(draw, 3):
         args.append(d.scalar("ratio", "float32", pick(draw, (0.5, 0.0, 0.9)), const=not rarely(draw, 3)))
         if rarely(draw, 2):

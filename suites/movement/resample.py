@@ -36,7 +36,7 @@ def axes_of(draw: Draw, mode: str) -> tuple[Shape, tuple[int, ...]]:
     """(shape, axes that are resized): one to three spatial axes behind batch and channels."""
     spatial = pick(draw, (2, 2, 1, 3)) if mode != "cubic" else 2
     sides = tuple(pick(draw, (4, 3, 5, 7, 2) if spatial < 3 else (3, 2, 4)) for _ in range(spatial))
-    shape = (pick(draw, (1, 2)), pick(draw, (3, 1, 2)), *sides)
+    shape = d.larger(draw, (pick(draw, (1, 2)), pick(draw, (3, 1, 2)), *sides), (0, 1), each=8)
     return shape, tuple(range(2, len(shape)))
 
 
@@ -127,7 +127,8 @@ def crop(draw: Draw, mode: str, dtype: str) -> Case:
 @st.composite
 def antialiased(draw: Draw, mode: str, dtype: str) -> Case:
     """Mostly smaller; taps beyond the edges are left out, since runtimes differ where they are not."""
-    shape = (pick(draw, (1, 2)), pick(draw, (3, 1)), pick(draw, (8, 5, 11)), pick(draw, (7, 9, 6)))
+    shape: Shape = (pick(draw, (1, 2)), pick(draw, (3, 1)), pick(draw, (8, 5, 11)), pick(draw, (7, 9, 6)))
+    shape = d.larger(draw, shape, (0, 1))
     scales = [fitting_scale(draw, n) if rarely(draw, 3) else pick(draw, (0.5, 0.6, 0.45)) for n in shape[2:]]
     sizes = (*shape[:2], *(max(resized(n, s), 1) for n, s in zip(shape[2:], scales, strict=True)))
     attrs: dict[str, Attr | None] = {"mode": mode, "antialias": 1, "exclude_outside": 1}

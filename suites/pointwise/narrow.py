@@ -40,7 +40,7 @@ def layout(draw: Draw, blocks: bool = True) -> Layout:
     size = pick(draw, (16, 4, 3, 2, 32, 8))
     count = pick(draw, (3, 2, 5, 1))
     length = size * count - (between(draw, 0, size - 1) if rarely(draw, 2) else 0)
-    rest = [pick(draw, (3, 5, 2, 7)) for _ in range(rank - 1)]
+    rest = d.larger(draw, tuple(pick(draw, (3, 5, 2, 7)) for _ in range(rank - 1)), each=length)
     shape = (*rest[:axis], length, *rest[axis:])
     grid = (*rest[:axis], count, *rest[axis:])
     return Layout(shape, grid, {"axis": axis - rank if rarely(draw, 3) else axis, "block_size": size}, True)

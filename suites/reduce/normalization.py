@@ -51,7 +51,7 @@ def last_rows(draw: Draw, several: bool) -> tuple[Shape, int]:
     for other in reversed(range(rank - 1)):
         shape[other] = min(pick(draw, (3, 7, 16, 2)), max(4000 // room, 1))
         room *= shape[other]
-    return tuple(shape), axis
+    return d.larger(draw, tuple(shape), range(axis)), axis
 
 
 def beside(draw: Draw, shape: Shape, axis: int) -> Shape:
@@ -95,7 +95,8 @@ def image(draw: Draw) -> Shape:
     """[N,C,*S] with 1 to 3 spatial axes."""
     rank = pick(draw, (2, 1, 3))
     spatial = tuple(pick(draw, (5, 7, 3, 8, 2, 1, 16) if rank < 3 else (2, 3, 4)) for _ in range(rank))
-    return between(draw, 1, 3), min(pick(draw, (4, 6, 8, 12, 3, 1, 32)), max(4000 // math.prod(spatial), 1)), *spatial
+    channels = min(pick(draw, (4, 6, 8, 12, 3, 1, 32)), max(4000 // math.prod(spatial), 1))
+    return d.larger(draw, (between(draw, 1, 3), channels, *spatial), (0, -1))
 
 
 @st.composite
@@ -140,6 +141,7 @@ def mean_variance(draw: Draw, dtype: str) -> Case:
     shape = tuple(pick(draw, (3, 5, 7, 8, 2)) for _ in range(rank))
     axes = (0, 2, 3) if rank == 4 and rarely(draw, 2) else tuple(sorted({between(draw, 0, rank - 1), rank - 1}))
     kind, data = pick(draw, NEAR)
+    shape = d.larger(draw, shape, (i for i in range(rank) if i not in axes))
     return d.make_case(
         draw, "MeanVarianceNormalization", (d.filled("X", dtype, shape, data),), (dtype,), {"axes": axes}, 13, kind
     )
@@ -152,6 +154,7 @@ def lp(draw: Draw, dtype: str) -> Case:
     axis = between(draw, 0, rank - 1)
     shape = [pick(draw, (3, 16, 2, 9)) for _ in range(rank)]
     shape[axis] = pick(draw, (5, 3, 1, 16, 33, 100))
+    whole = d.larger(draw, tuple(shape), (i for i in range(rank) if i != axis))
     kind, data = data_of(draw, dtype)
     opset = 13
     if rarely(draw, 8):
@@ -161,9 +164,7 @@ def lp(draw: Draw, dtype: str) -> Case:
         "axis": written if written != -1 or rarely(draw, 2) else None,
         "p": pick(draw, (None, 1, 2)),
     }
-    return d.make_case(
-        draw, "LpNormalization", (d.filled("input", dtype, tuple(shape), data),), (dtype,), attrs, opset, kind
-    )
+    return d.make_case(draw, "LpNormalization", (d.filled("input", dtype, whole, data),), (dtype,), attrs, opset, kind)
 
 
 @st.composite

@@ -74,7 +74,8 @@ def pooling(draw: Draw, op: str) -> tuple[Shape, dict[str, Attr | None], int]:
     if automatic.startswith("SAME"):
         # A stride beyond the kernel would ask for negative padding, which ONNX leaves undecided.
         dilations, strides = (1,) * rank, tuple(map(min, strides, kernel))
-    outs = {1: (20, 70), 2: (4, 9), 3: (2, 4)}[rank]
+    large = rarely(draw, 2 * d.LARGE)  # a whole image; larger() below gives many of them
+    outs = {1: (1000, 4000), 2: (40, 90), 3: (12, 20)}[rank] if large else {1: (20, 70), 2: (4, 9), 3: (2, 4)}[rank]
     axes = [pool_axis(draw, k, s, n, explicit, ceil, outs) for k, s, n in zip(kernel, strides, dilations, strict=True)]
     lengths, begin, end = zip(*axes, strict=True)
     attrs: dict[str, Attr | None] = {
@@ -85,7 +86,8 @@ def pooling(draw: Draw, op: str) -> tuple[Shape, dict[str, Attr | None], int]:
         "pads": (*begin, *end) if any(begin + end) else None,
         "strides": strides if any(s > 1 for s in strides) or rarely(draw, 3) else None,
     }
-    shape = (between(draw, 1, 3), pick(draw, (3, 1, 4, 5, 8) if rank < 3 else (2, 1, 3)), *lengths)
+    shape: Shape = (between(draw, 1, 3), pick(draw, (3, 1, 4, 5, 8) if rank < 3 else (2, 1, 3)), *lengths)
+    shape = (1, min(shape[1], 2), *lengths) if large else d.larger(draw, shape, (0, 1))
     if op in DILATED and rarely(draw, 16):
         shape, attrs = no_window(draw, shape, attrs)
     return shape, attrs, DILATED.get(op, 13) if attrs["dilations"] else 13
@@ -135,7 +137,7 @@ def whole_image(draw: Draw) -> Shape:
     rank = pick(draw, (2, 1, 3))
     spatial = tuple(pick(draw, (7, 1, 2, 3, 5, 8, 13, 16, 17) if rank < 3 else (2, 3, 1, 5)) for _ in range(rank))
     channels = min(pick(draw, (33, 16, 65, 3, 96)), max(4000 // math.prod(spatial), 3))
-    return between(draw, 1, 3), channels, *spatial
+    return d.larger(draw, (between(draw, 1, 3), channels, *spatial), (0, 1, -1))
 
 
 @st.composite
@@ -203,12 +205,13 @@ def quantized_softmax(draw: Draw, dtype: str) -> Case:
     shape[axis] = pick(draw, (5, 2, 10, 16, 33, 100))
     shape[-1] = pick(draw, (2, 7, 3)) if axis != rank - 1 else shape[-1]
     shape = [min(n, 16) if i != axis and rank > 2 else n for i, n in enumerate(shape)]
+    whole = d.larger(draw, tuple(shape), range(axis))
     low, _ = dt.limits(dtype)
-    x = operand(draw, dtype, "plain", tuple(shape))
+    x = operand(draw, dtype, "plain", whole)
     const = not rarely(draw, 4)
     y_scale = pick(draw, (0.00390625, d.float32(1 / 255), 0.01, 0.0078125, 0.005, d.float32(1 / 127)))
     args = (
-        x.arg("X", tuple(shape)),
+        x.arg("X", whole),
         d.scalar("X_scale", "float32", pick(draw, (0.05, 0.1, 0.02, 0.03125, d.float32(1 / 48))), const),
         d.scalar("x_zero_point", dtype, x.zero_point, const),
         d.scalar("y_scale", "float32", y_scale, const),

@@ -13,6 +13,7 @@ from .. import draws as d
 from ..draws import Data, Draw, Shape, between, pick, rarely
 
 REDUCED = (2, 3, 5, 7, 8, 15, 16, 17, 21, 31, 33, 63, 65, 127, 257)
+LONG = 2051  # where sums go by blocks, and no sum of integers or of float16 leaves its type for sure
 NORMAL: Data = ("normal", ())
 INTEGERS: Data = ("integers", (8,))
 SUMS: tuple[Data, ...] = (NORMAL, INTEGERS, ("positive", ()), ("wide", (-6, 6)), ("cancel", (1000,)), NORMAL)
@@ -59,7 +60,8 @@ def reducible(
             room *= shape[axis]
     if rarely(draw, 6) and (not single or rank == 1):
         return tuple(shape), None
-    return tuple(shape), tuple(a - rank if rarely(draw, 3) else a for a in axes)
+    whole = d.larger(draw, tuple(shape), (i for i in range(rank) if i not in axes))
+    return whole, tuple(a - rank if rarely(draw, 3) else a for a in axes)
 
 
 def reduction_data(draw: Draw, op: str, dtype: str) -> Data:
@@ -96,7 +98,8 @@ def attach_axes(
 def reduction(draw: Draw, op: str, dtype: str) -> Case:
     """Axes by attribute or input, negative, all, none, empty; with and without keepdims."""
     product = op == "ReduceProd"
-    shape, axes = reducible(draw, REDUCED[:6] if product and not dt.is_float(dtype) else REDUCED, product)
+    sizes = (*REDUCED, LONG) if dtype in ("float32", "float64") and not product else REDUCED
+    shape, axes = reducible(draw, REDUCED[:6] if product and not dt.is_float(dtype) else sizes, product)
     data, params = reduction_data(draw, op, dtype)
     first = AXES_INPUT.get(op, 18)
     opset = 20 if dtype == "bool" else first if op in AXES_INPUT else pick(draw, (13, 13, 18))
@@ -116,13 +119,14 @@ def softmax(draw: Draw, op: str, dtype: str) -> Case:
     rank = pick(draw, (2, 3, 3, 4, 1))
     axis = between(draw, 0, rank - 1)
     shape = [1] * rank
-    shape[axis] = room = pick(draw, (5, 1, 2, 3, 8, 16, 17, 31, 33, 65, 100, 257))
+    shape[axis] = room = pick(draw, (5, 1, 2, 3, 8, 16, 17, 31, 33, 65, 100, 257, 1025))
     for other in range(rank):
         if other != axis:
             shape[other] = min(pick(draw, (3, 2, 4, 5, 8, 16)), max(3000 // room, 1))
             room *= shape[other]
     if math.prod(shape) < 100 and rank > 1:
         shape[(axis + 1) % rank] *= 7
+    whole = d.larger(draw, tuple(shape), (i for i in range(rank) if i != axis))
     options: tuple[tuple[str, Data], ...] = (
         ("plain", NORMAL),
         ("plain", ("normal", (4.0,))),
@@ -143,7 +147,7 @@ def softmax(draw: Draw, op: str, dtype: str) -> Case:
     kind, data = pick(draw, options)
     written = axis - rank if rarely(draw, 2) else axis
     attrs: dict[str, Attr | None] = {"axis": written if written != -1 or rarely(draw, 2) else None}
-    return d.make_case(draw, op, (d.filled("input", dtype, tuple(shape), data),), (dtype,), attrs, profile=kind)
+    return d.make_case(draw, op, (d.filled("input", dtype, whole, data),), (dtype,), attrs, profile=kind)
 
 
 WHOLE = ("int32", "int64")

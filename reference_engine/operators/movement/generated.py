@@ -44,8 +44,8 @@ def lower_range(emit: Emitter, start: Value, limit: Value, delta: Value, *, stas
     """output[i] = start + i * delta for i below (limit - start) / delta rounded up
 
     Dtypes: float32 float64 int16 int32 int64; 16-bit floats in float32.
-    Source: ONNX Range-27, whose body adds delta once per step: every float is the product with a row of ones and
-        zeros, so that any order of the sum is admitted (N1).
+    Source: ONNX Range-27, whose body adds delta once per step: element i is the sum of start and i deltas in any
+        order (N1), which a product with i is within, too.
     """
     narrow = ("float16", "bfloat16") if emit.opset >= 27 else ()
     one_of(emit, "start", start, ("float32", "float64", "int16", "int32", "int64", *narrow))
@@ -58,13 +58,14 @@ def lower_range(emit: Emitter, start: Value, limit: Value, delta: Value, *, stas
     whole = float if dt.is_float(start.dtype) else int
     distance = whole(last[0]) - whole(first[0])
     count = max(int(-(-distance // whole(step[0]))), 0)
-    i = np.arange(count)
     begin, by = (reshape(emit, widen(emit, x), (1,)) for x in (start, delta))
     if not dt.is_float(start.dtype):
-        return elementwise(emit, "add", begin, elementwise(emit, "mul", emit.constant(i.astype(first.dtype)), by))
-    ladder = emit.constant((i[:, None] > i[None, :]).astype(dt.numpy_dtype(by.dtype)))
-    steps = emit("Gemm", ladder, expand(emit, reshape(emit, by, (1, 1)), (count, 1)))
-    return cast(emit, elementwise(emit, "add", begin, reshape(emit, steps, (count,))), start.dtype)
+        i = emit.constant(np.arange(count).astype(first.dtype))
+        return elementwise(emit, "add", begin, elementwise(emit, "mul", i, by))
+    if count < 2:
+        return cast(emit, expand(emit, begin, (count,)), start.dtype)
+    terms = emit("DataMove", begin, expand(emit, by, (count - 1,)), fn="concat", axis=0)
+    return cast(emit, emit("Scan", terms, fn="sum"), start.dtype)
 
 
 GENERATED: dict[tuple[str, str], OperatorDef] = {
