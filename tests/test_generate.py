@@ -233,7 +233,7 @@ def test_shrinking_finds_a_small_case_that_still_fails():
     assert generate.shrink(row, 0, lambda case: False, 0.2) is None
 
 
-def row_share(name: str, holds, budget: int = 150) -> float:
+def row_share(name: str, holds, budget: int = 400) -> float:
     found = some(name, budget)
     return sum(map(bool, map(holds, found))) / len(found)
 

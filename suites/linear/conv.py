@@ -66,7 +66,8 @@ def window(draw: Draw, groups: tuple[tuple[int, int, int], ...] = GROUPS, shifte
         length = (out - 1) * strides[axis] + reach - begin[axis] - end[axis] + cropped
         spatial.append(max(length, 1))
     shape: Shape = (pick(draw, (1, 2, 2, 3)), group * per_group, *spatial)
-    shape = (1, *shape[1:]) if large else d.larger(draw, shape, (0,), each=max(outs // per_group, 1))
+    shape = d.larger(draw, shape, (0,), each=max(outs // per_group, 1))
+    shape = (1, *shape[1:]) if large else shape
     attrs: dict[str, Attr | None] = {
         "auto_pad": automatic if automatic != "NOTSET" else None,
         "dilations": dilations if any(x > 1 for x in dilations) else None,
@@ -87,7 +88,8 @@ def qlinear_conv(
     draw: Draw, x_dtype: str, w_dtype: str, groups: tuple[tuple[int, int, int], ...] = GROUPS, shifted: bool = False
 ) -> Case:
     kind = pick(draw, d.KINDS)
-    v = OVERFULL if rarely(draw, 12) else window(draw, groups, shifted)
+    v = window(draw, groups, shifted)
+    v = OVERFULL if rarely(draw, 12) else v
     x, w = operand(draw, x_dtype, kind, v.x), operand(draw, w_dtype, kind, v.w, weight=True)
     x_scale, w_scale = d.pair_scales(draw, kind)
     weights, params = d.constants(draw)
@@ -112,7 +114,8 @@ def qlinear_conv(
 @st.composite
 def conv_integer(draw: Draw, x_dtype: str, w_dtype: str) -> Case:
     kind = pick(draw, ("plain", "plain", "extremes"))
-    v = OVERFULL if rarely(draw, 12) else window(draw)
+    v = window(draw)
+    v = OVERFULL if rarely(draw, 12) else v
     x, w = operand(draw, x_dtype, kind, v.x), operand(draw, w_dtype, kind, v.w, weight=True)
     weights, params = d.constants(draw)
     form = pick(draw, ("scalar", "scalar", "x", "none", "scalar"))

@@ -44,9 +44,6 @@ class Product:
 
 def product(draw: Draw, longest: int = 4096, batches: bool = True) -> Product:
     """A [*, M, K], B [*, K, N]: vector widths, long K with few rows, many blocks, batch dimensions that broadcast."""
-    if rarely(draw, d.LARGE):
-        m, n, k = pick(draw, BLOCKED)
-        return Product((m, k), (k, n), m, n, k)
     if rarely(draw, 8):
         k = pick(draw, (*d.LONG, longest, between(draw, 1025, 1300), between(draw, 2049, 2100)))
         m, n = between(draw, 2, 5), between(draw, 4, 9)
@@ -55,7 +52,10 @@ def product(draw: Draw, longest: int = 4096, batches: bool = True) -> Product:
         n = pick(draw, COLUMNS)
         if m * n < 12 or m * n > 3000:
             m, n = 16 + m % 3, min(n, 96) + 15
-    if not batches or m * n > 800 or not rarely(draw, 3):
+    large = rarely(draw, d.LARGE)  # drawn after the others: fewer choices would look simpler to the shrinker
+    if large:
+        m, n, k = pick(draw, BLOCKED)
+    if large or not batches or m * n > 800 or not rarely(draw, 3):
         return Product((m, k), (k, n), m, n, k)
     a_batch, b_batch = pick(draw, BATCHES)
     return Product((*a_batch, m, k), (*b_batch, k, n), m, n, k)

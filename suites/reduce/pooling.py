@@ -87,7 +87,8 @@ def pooling(draw: Draw, op: str) -> tuple[Shape, dict[str, Attr | None], int]:
         "strides": strides if any(s > 1 for s in strides) or rarely(draw, 3) else None,
     }
     shape: Shape = (between(draw, 1, 3), pick(draw, (3, 1, 4, 5, 8) if rank < 3 else (2, 1, 3)), *lengths)
-    shape = (1, min(shape[1], 2), *lengths) if large else d.larger(draw, shape, (0, 1))
+    shape = d.larger(draw, shape, (0, 1))
+    shape = (1, min(shape[1], 2), *lengths) if large else shape
     if op in DILATED and rarely(draw, 16):
         shape, attrs = no_window(draw, shape, attrs)
     return shape, attrs, DILATED.get(op, 13) if attrs["dilations"] else 13
