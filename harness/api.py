@@ -30,7 +30,7 @@ from opgauge.reference_engine.types import (
     Verdict,
 )
 from opgauge.reports.legend import acceptance, element
-from opgauge.reports.tables import offending, wider
+from opgauge.reports.tables import offending, relation, wider
 
 from .oracles import judge
 
@@ -76,8 +76,7 @@ def evidence(detail: Mapping[str, Any]) -> list[str]:
         if row["tie_distance"] is not None:
             line += f"; real {element(row['real'])}, {element(row['tie_distance'])} from the nearest tie"
         lines.append(line)
-    if said := wider(detail):
-        lines.append(f"  {said}")
+    lines += [f"  {said}" for said in (relation(detail), wider(detail)) if said]
     return lines
 
 

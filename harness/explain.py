@@ -70,7 +70,11 @@ def likely_cause(record: Record) -> Advice:
         return Advice(told, "opgauge fingerprint BACKEND; compare with docs/numerics.md, N4 and N10")
     if cause:
         return Advice(cause, "compare with docs/numerics.md, N4 and N10")
-    if stripes := pattern(detail):
+    stripes = pattern(detail)
+    if common := detail.get("relation"):
+        said, hint = common
+        return Advice(f"{said}; {stripes}" if stripes else str(said), str(hint))
+    if stripes:
         return Advice(stripes, "try a size that is a multiple of the width: then it should pass")
     if "no rounding policy" in wider:
         return Advice(

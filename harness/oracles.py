@@ -17,6 +17,7 @@ from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine import rounding
 from opgauge.reference_engine.types import Array, Exact, Observation, Policy, Status, Verdict
 
+from .relations import relation
 from .spread import spread
 
 SHOWN = 8
@@ -235,6 +236,7 @@ def explain(exact: Exact, actual: Array, outside: Array, policy: Policy) -> dict
         "positions": [int(i) for i in flat[:POSITIONS]],
         "shape": [int(d) for d in exact.value.shape],
         "wider": wider(exact, actual, outside, policy),
+        "relation": relation(exact, actual, outside),
         "largest_error": largest_error(exact, actual, outside),
         "spread": spread(exact, actual, outside),
     }

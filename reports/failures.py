@@ -11,7 +11,7 @@ from opgauge.reference_engine.types import Record
 
 from .legend import MARKS, clean
 from .plots import heat, histogram, scatter
-from .tables import offending, red, repro_line, smaller, wider
+from .tables import offending, red, relation, repro_line, smaller, wider
 
 LISTED = 5  # times as many as in full
 
@@ -53,6 +53,7 @@ def _block(record: Record) -> dict[str, Any]:
         "elements": rows,
         "tie": any(r["tie_distance"] is not None for r in rows),
         "real": any(r["real"] is not None for r in rows),
+        "relation": relation(record.detail),
         "wider": wider(record.detail),
         "repro": repro_line(record),
         "smaller": bool(smaller(record.detail)),

@@ -9,7 +9,7 @@ from typing import Any
 from opgauge.reference_engine.types import Finding, Record
 
 from .legend import MARKS, STATUSES, acceptance, clean, element, number, share
-from .tables import Tables, grid, offending, red, repro_line, rule_findings, verdict, worst
+from .tables import Tables, grid, offending, red, relation, repro_line, rule_findings, verdict, worst
 
 LIMIT_BYTES = 900_000  # GitHub drops the whole summary beyond 1 MiB
 TOP = 10
@@ -102,6 +102,8 @@ def _top(records: Sequence[Record], findings: Sequence[Finding]) -> list[str]:
         for row in offending(record.detail, 1):
             got = f"{element(row['index'])}: expected {acceptance(row['expected'])}, got {element(row['got'])}"
             lines.append(f"<br>element {escape(got)}")
+        if said := relation(record.detail):
+            lines.append(f"<br>{escape(said)}")
         lines += ["", code(repro_line(record)), ""]
     for finding in rules:
         said = f"{escape(finding.subject, 160)}: {escape(finding.message, 400)}"

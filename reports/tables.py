@@ -169,6 +169,12 @@ def _coordinates(index: Any, shape: Any) -> Any:
     return f"{index} = {','.join(reversed(out))}"
 
 
+def relation(detail: Mapping[str, Any]) -> str:
+    """What the wrong elements have in common, in words."""
+    found = detail.get("relation")
+    return clean(found[0], 200) if isinstance(found, (list, tuple)) and found else ""
+
+
 def wider(detail: Mapping[str, Any]) -> str:
     """What a wider rounding policy would accept, in words."""
     said = detail.get("wider")

@@ -264,6 +264,8 @@ TAIL = {"positions": [32, 33, 34, 67, 68, 69], "shape": [2, 35], "wider": "no ro
         (TAIL | {"positions": [0, 9, 33, 40]}, "", "the number before rounding is wrong"),
         ({}, "output 0 has shape [1], expected [2]", "shape is computed wrongly"),
         ({"got": "int32"}, "output 0 is int32, expected int8", "element type of an output"),
+        (TAIL | {"relation": ["every wrong element is 0", "look"]}, "", "is 0; errors lie in the last 3 of 35 columns"),
+        ({"relation": ["every wrong element is 0", "look"]}, "", "every wrong element is 0"),
         ({}, "", "arithmetic"),
     ],
 )
