@@ -235,7 +235,9 @@ class _Cluster:
     def _meet(self, address: str, threads: int, future: Any) -> None:
         if future.status != "finished":
             self.refused[address] = f"{future.exception() or future.status}: is opgauge installed there?"
-        elif (said := future.result())["version"] != __version__:
+        elif (said := _result(future)) is None:
+            return  # it died right after its answer; should it come back, it is asked again
+        elif said["version"] != __version__:
             self.refused[address] = f"it has opgauge {said['version']}, here is {__version__}"
         else:
             self.members[address] = Member(threads, frozenset(self._settings.backends) - set(said["lacks"]))
@@ -285,14 +287,22 @@ class _Cluster:
             self._link.run(release, self.run, on_error="ignore")
 
 
-def _told(future: Any) -> Told | None:
-    """What a task gave, or why it gave nothing; None where its worker is gone and the result with it."""
+def _result(future: Any) -> Any:
+    """What a task gave; None where its worker is gone and the result with it. Raises what the task raised."""
     try:
-        told: Told = future.result(timeout=CONNECT_S)
+        return future.result(timeout=CONNECT_S)
+    except TimeoutError:
+        if future.status == "error":
+            raise
+        return None
+
+
+def _told(future: Any) -> Told | None:
+    """What a task gave, or why it gave nothing; None where it is lost."""
+    try:
+        told: Told | None = _result(future)
         return told
     except Exception as error:  # whatever the task raised
-        if isinstance(error, TimeoutError) and future.status != "error":
-            return None
         return Told([], {}, f"{type(error).__name__}: {error}", {})
 
 

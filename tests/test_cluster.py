@@ -174,6 +174,15 @@ def test_a_result_that_was_lost_with_its_worker_is_waited_for_and_no_error(monke
     assert [piece.task.names[0] for piece in some.flying.values()] == ["lost", "lost while asked"]
 
 
+def test_a_worker_that_dies_after_its_answer_is_neither_a_member_nor_refused() -> None:
+    heard: list[dict[str, object]] = []
+    some = cluster._Cluster(None, settings("exact"), heard.append)
+    some._meet("tcp://gone", 1, Future("finished", raises=TimeoutError("not there")))
+    assert not some.members
+    assert not some.refused
+    assert heard == []
+
+
 def test_a_cluster_that_is_none_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "CONNECT_S", 0.2)
     with pytest.raises(cluster.ClusterError, match="running `dask scheduler`"):
