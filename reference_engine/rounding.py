@@ -13,13 +13,17 @@ U = dt.UNIT["float32"]
 
 
 def _away(v: Array) -> Array:
-    # floor(|v| + 0.5) would round 0.49999999999999994 to 1.
-    whole = np.trunc(v)
-    return np.where(np.abs(v - whole) == 0.5, whole + np.sign(v), np.rint(v))
+    return np.where(_ties(v), np.trunc(v) + np.sign(v), np.rint(v))
 
 
 def _up(v: Array) -> Array:
-    return np.where(np.abs(v - np.trunc(v)) == 0.5, np.ceil(v), np.rint(v))
+    return np.where(_ties(v), np.ceil(v), np.rint(v))
+
+
+def _ties(v: Array) -> Array:
+    # floor(|v| + 0.5) would take 0.49999999999999994 for one.
+    with np.errstate(invalid="ignore"):  # inf - inf is none
+        return np.asarray(np.abs(v - np.trunc(v)) == 0.5)
 
 
 MODES: dict[str, Callable[[Array], Array]] = {
