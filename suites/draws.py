@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,12 +61,17 @@ def shape_of(draw: Draw, rank: int, limit: int = 1500, low: int = 1) -> Shape:
     return tuple(shape)
 
 
-def larger(draw: Draw, shape: Shape, axes: Iterable[int] | None = None, each: int = 1) -> Shape:
+def others(rank: int, *axes: int) -> tuple[int, ...]:
+    """The axes that are none of these."""
+    return tuple(i for i in range(rank) if i not in axes)
+
+
+def larger(draw: Draw, shape: Shape, axes: Sequence[int] | None = None, each: int = 1) -> Shape:
     """In one draw of LARGE the shape with one of these axes (of all) stretched to some ten thousand elements.
 
     `each`: how many elements of the largest tensor one of the shape stands for.
     """
-    free = range(len(shape)) if axes is None else tuple(axes)
+    free = range(len(shape)) if axes is None else axes
     if not free or not rarely(draw, LARGE):
         return shape
     axis = pick(draw, free) % len(shape)

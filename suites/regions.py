@@ -334,7 +334,7 @@ def softmax(draw: Draw, op: str, dtype: str) -> Case:
     """Output scales whose reciprocal is a whole number: others are a known deviation of onnxruntime."""
     shape = pick(draw, ((3, 17), (2, 3, 8), (4, 33), (2, 5, 7)))
     axis = pick(draw, (-1, len(shape) - 1, 0, 1))
-    shape = d.larger(draw, shape, (i for i in range(len(shape)) if i != axis % len(shape)))
+    shape = d.larger(draw, shape, d.others(len(shape), axis % len(shape)))
     u = unary_input(draw, dtype, "plain", shape)
     span = max(abs(u.x.least), abs(u.x.most), 1)
     u.args[1] = d.scalar("x_scale", "float32", d.scale_near(draw, pick(draw, (6.0, 2.0, 20.0)) / span), u.params)
@@ -351,7 +351,7 @@ def concat(draw: Draw, op: str, dtype: str) -> Case:
     shape = pick(draw, ((3, 5), (2, 3, 4), (17,)))
     axis = between(draw, 0, len(shape) - 1)
     args, units = [], []
-    shape = d.larger(draw, shape, (i for i in range(len(shape)) if i != axis), each=20)
+    shape = d.larger(draw, shape, d.others(len(shape), axis), each=20)
     params = d.constants(draw)[1]
     shared = rarely(draw, 2)
     base = first_scale(draw, kind)

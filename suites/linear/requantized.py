@@ -50,7 +50,7 @@ def qlinear_concat(draw: Draw, dtype: str) -> Case:
     rank = pick(draw, (2, 1, 3, 4))
     axis = between(draw, 0, rank - 1)
     shape = [pick(draw, (3, 1, 2, 5, 9)) for _ in range(rank)]
-    shape = list(d.larger(draw, tuple(shape), (i for i in range(rank) if i != axis), each=20))
+    shape = list(d.larger(draw, tuple(shape), d.others(rank, axis), each=20))
     y, params = _output(draw, dtype, kind), rarely(draw, 2)
     args: list[Arg] = [d.scalar("Y_scale", "float32", y[0], params), d.scalar("Y_zero_point", dtype, y[1], params)]
     for i in range(pick(draw, (2, 1, 3, 4))):

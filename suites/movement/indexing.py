@@ -121,8 +121,6 @@ def scatter_elements(draw: Draw, dtype: str) -> Case:
     plain = fn in (None, "none")
     picked = [between(draw, 1, n) if rarely(draw, 3) else n for n in shape]
     picked[axis] = between(draw, 1, shape[axis]) if plain else pick(draw, (shape[axis], 6, 1))
-    if fn in ("max", "min"):  # these may meet a place as often as they like
-        picked = list(d.larger(draw, tuple(picked), (axis,)))
     where = []
     for place in range(math.prod(picked)):
         step = math.prod(picked[axis + 1 :])
@@ -133,9 +131,11 @@ def scatter_elements(draw: Draw, dtype: str) -> Case:
         where.append(signed(draw, turn, shape[axis]))
     kind = pick(draw, ("int64", "int64", "int32"))
     at = Arg("indices", kind, tuple(picked), values=tuple(where), const=not rarely(draw, 3))
-    if len(where) > 2000:
-        at = Arg("indices", kind, tuple(picked), "index", (shape[axis],))
-    args = (operand(dtype, "data", shape, fn), at, operand(dtype, "updates", tuple(picked), fn))
+    # An extreme may meet a place as often as it likes; that many updates are not written out.
+    longer = d.larger(draw, at.shape, (axis,)) if fn in ("max", "min") else at.shape
+    if longer != at.shape:
+        at = Arg("indices", kind, longer, "index", (shape[axis],))
+    args = (operand(dtype, "data", shape, fn), at, operand(dtype, "updates", longer, fn))
     attrs: dict[str, Attr | None] = {"axis": signed(draw, axis, len(shape)), "reduction": fn}
     return d.make_case(draw, "ScatterElements", args, (dtype,), attrs, opset)
 

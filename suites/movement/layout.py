@@ -37,10 +37,6 @@ def large_shape(draw: Draw, low_rank: int = 1, high_rank: int = 4) -> Shape:
     return d.larger(draw, tensor_shape(draw, low_rank, high_rank))
 
 
-def others(rank: int, *axes: int) -> tuple[int, ...]:
-    return tuple(i for i in range(rank) if i not in axes)
-
-
 def signed(draw: Draw, axis: int, rank: int) -> int:
     """The axis as written: counted from the end in one case of three."""
     return axis - rank if rarely(draw, 3) else axis
@@ -203,7 +199,7 @@ def concat(draw: Draw, dtype: str) -> Case:
         lengths = [lengths[0]] * count  # equal inputs: only the order of elements tells the axis
     elif rarely(draw, 3) and (count > 1 or rarely(draw, 4)):
         lengths[between(draw, 0, count - 1)] = 0
-    shape = d.larger(draw, shape, others(len(shape), axis), max(sum(lengths), 1))
+    shape = d.larger(draw, shape, d.others(len(shape), axis), max(sum(lengths), 1))
     args = []
     for i, length in enumerate(lengths):
         part = (*shape[:axis], length, *shape[axis + 1 :])
@@ -217,7 +213,7 @@ def split(draw: Draw, dtype: str) -> Case:
     shape = list(tensor_shape(draw, 1, 4))
     axis = between(draw, 0, len(shape) - 1)
     shape[axis] = 8
-    shape = list(d.larger(draw, tuple(shape), others(len(shape), axis)))
+    shape = list(d.larger(draw, tuple(shape), d.others(len(shape), axis)))
     count = pick(draw, (2, 3, 4, 1))
     form = pick(draw, ("uneven", "equal", "num_outputs", "num_outputs", "sizes"))
     attrs: dict[str, Attr | None] = {"axis": signed(draw, axis, len(shape))}
@@ -372,7 +368,7 @@ def center_crop_pad(draw: Draw, dtype: str) -> Case:
     shape = tensor_shape(draw, 1, 4)
     axes = [i for i in range(len(shape)) if not rarely(draw, 3)] or [0]
     wanted = tuple(max(shape[a] + between(draw, -4, 4), 1) for a in axes)
-    shape = d.larger(draw, shape, others(len(shape), *axes))
+    shape = d.larger(draw, shape, d.others(len(shape), *axes))
     attrs: dict[str, Attr | None] = {"axes": tuple(signed(draw, a, len(shape)) for a in axes)}
     if len(axes) == len(shape) and rarely(draw, 2):
         attrs = {}

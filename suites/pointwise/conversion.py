@@ -67,7 +67,7 @@ def axis_layout(draw: Draw) -> tuple[Shape, int, int]:
         longest = between(draw, 0, len(rest) - 1)
         rest[longest] = 0
         rest[longest] = pick(draw, (65, 17, 31, 33, 64)) if math.prod(r or 1 for r in rest) * channels < 30 else 9
-    shape = d.larger(draw, (*rest[:axis], channels, *rest[axis:]), (i for i in range(rank) if i != axis))
+    shape = d.larger(draw, (*rest[:axis], channels, *rest[axis:]), d.others(rank, axis))
     return shape, axis - rank if rarely(draw, 3) else axis, channels
 
 

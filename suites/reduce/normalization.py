@@ -141,7 +141,7 @@ def mean_variance(draw: Draw, dtype: str) -> Case:
     shape = tuple(pick(draw, (3, 5, 7, 8, 2)) for _ in range(rank))
     axes = (0, 2, 3) if rank == 4 and rarely(draw, 2) else tuple(sorted({between(draw, 0, rank - 1), rank - 1}))
     kind, data = pick(draw, NEAR)
-    shape = d.larger(draw, shape, (i for i in range(rank) if i not in axes))
+    shape = d.larger(draw, shape, d.others(rank, *axes))
     return d.make_case(
         draw, "MeanVarianceNormalization", (d.filled("X", dtype, shape, data),), (dtype,), {"axes": axes}, 13, kind
     )
@@ -154,7 +154,7 @@ def lp(draw: Draw, dtype: str) -> Case:
     axis = between(draw, 0, rank - 1)
     shape = [pick(draw, (3, 16, 2, 9)) for _ in range(rank)]
     shape[axis] = pick(draw, (5, 3, 1, 16, 33, 100))
-    whole = d.larger(draw, tuple(shape), (i for i in range(rank) if i != axis))
+    whole = d.larger(draw, tuple(shape), d.others(rank, axis))
     kind, data = data_of(draw, dtype)
     opset = 13
     if rarely(draw, 8):

@@ -33,7 +33,7 @@ def one_axis(draw: Draw, long: int = 0) -> tuple[Shape, int]:
         if other != axis:
             shape[other] = min(pick(draw, (9, 3, 16, 33, 1)), max(6000 // room, 1))
             room *= shape[other]
-    whole = d.larger(draw, tuple(shape), (i for i in range(rank) if i != axis))
+    whole = d.larger(draw, tuple(shape), d.others(rank, axis))
     return whole, axis - rank if rarely(draw, 3) else axis
 
 

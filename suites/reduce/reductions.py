@@ -60,7 +60,7 @@ def reducible(
             room *= shape[axis]
     if rarely(draw, 6) and (not single or rank == 1):
         return tuple(shape), None
-    whole = d.larger(draw, tuple(shape), (i for i in range(rank) if i not in axes))
+    whole = d.larger(draw, tuple(shape), d.others(rank, *axes))
     return whole, tuple(a - rank if rarely(draw, 3) else a for a in axes)
 
 
@@ -126,7 +126,7 @@ def softmax(draw: Draw, op: str, dtype: str) -> Case:
             room *= shape[other]
     if math.prod(shape) < 100 and rank > 1:
         shape[(axis + 1) % rank] *= 7
-    whole = d.larger(draw, tuple(shape), (i for i in range(rank) if i != axis))
+    whole = d.larger(draw, tuple(shape), d.others(rank, axis))
     options: tuple[tuple[str, Data], ...] = (
         ("plain", NORMAL),
         ("plain", ("normal", (4.0,))),
