@@ -49,7 +49,7 @@ def bench(
     if peers:
         _peers(case, rounds, as_json)
     works = _works(case, op, seed)
-    plan = Plan(min(4, pairs), pairs, seconds, seconds, skip_unchanged=False, seed=seed)
+    plan = Plan(min(4, pairs), pairs, pair_s=seconds, more_s=seconds, skip_unchanged=False, seed=seed)
     console = terminal(stderr=True)
     say = (lambda text: console.print(text, style="dim", markup=False)) if console.is_terminal else (lambda text: None)
     if profiles:

@@ -47,7 +47,7 @@ def certify(
     works = _works(gates, rows, op, k, model, seed)
     console = terminal(stderr=True)
     say = (lambda text: console.print(text, style="dim", markup=False)) if console.is_terminal else (lambda text: None)
-    plan = Plan(min(2, pairs), pairs, seconds, seconds, seed=seed)
+    plan = Plan(min(2, pairs), pairs, pair_s=seconds, more_s=seconds, seed=seed)
     try:
         given = certifying.certify(
             backend,

@@ -35,12 +35,13 @@ class Plan:
 
     `first` pairs of `pair_s` seconds (per side beyond the first) for every case, then pairs of `more_s` seconds for
     those not yet decided, until `most`. A case is the same as soon as `settle` errors above its estimate are still
-    below `alarm`; an alarm is an estimate beyond `alarm` and beyond `sigmas` times the noise of this case.
-    `control` measures the base against itself too.
+    below `alarm`; an alarm is an estimate beyond `alarm` and beyond `sigmas` times the noise of this case, and still
+    is one after `confirm` more pairs. `control` measures the base against itself too.
     """
 
     first: int = 2
     most: int = 16
+    confirm: int = 4
     pair_s: float = 0.25
     more_s: float = 0.5
     block_s: float = 0.001
@@ -148,13 +149,39 @@ def decide(
     An early alarm needs pairs that all agree and a margin that is wider the fewer they are, since there are many
     looks. At `most` an estimate between is `same` where its interval excludes `limit`, else it cannot be told. A
     control that alarms as well says that the noise is not what it was thought to be: then nothing can be told.
+
+    An alarm is the look at which the estimate stood highest above a noise that few pairs made look small. So `confirm`
+    fresh pairs must show half of `alarm` by themselves, and all pairs together be an alarm still.
     """
+    said = None
+    for n in range(plan.first, len(values) + 1):
+        said = _look(plan, values[:n], control[:n], suite_sd, comparisons)
+        if said in (Call.SLOWER, Call.FASTER):
+            return _confirmed(plan, values, control, suite_sd, comparisons, n)
+    return said
+
+
+def _confirmed(
+    plan: Plan, values: Sequence[float], control: Sequence[float], suite_sd: float, comparisons: int, alarmed: int
+) -> Call | None:
+    """What became of an alarm at so many pairs."""
     n = len(values)
-    if n < plan.first:
+    if n < alarmed + plan.confirm:
         return None
+    sd, middle, fresh = noise_of(values, control, suite_sd), median(values), median(values[alarmed:])
+    again = fresh * middle > 0 and abs(fresh) > math.log1p(plan.alarm) / 2
+    if again and abs(middle) > threshold(plan, sd, n, comparisons):
+        return _direction(plan, middle, control, sd, comparisons)
+    return None if n < plan.most else _settled(plan, middle, sd_of_estimate(n, sd))
+
+
+def _look(
+    plan: Plan, values: Sequence[float], control: Sequence[float], suite_sd: float, comparisons: int
+) -> Call | None:
+    n = len(values)
     sd = noise_of(values, control, suite_sd)
     middle, error = median(values), sd_of_estimate(n, sd)
-    alarm, limit = math.log1p(plan.alarm), math.log1p(plan.limit)
+    alarm = math.log1p(plan.alarm)
     if n < plan.most:
         seen = visible(plan, sd, n, comparisons) <= plan.limit
         if seen and -alarm <= middle <= alarm - plan.settle * error:
@@ -166,8 +193,12 @@ def decide(
         return None
     if abs(middle) > threshold(plan, sd, n, comparisons):
         return _direction(plan, middle, control, sd, comparisons)
-    low, high = middle - 2.576 * error, middle + 2.576 * error
-    return Call.SAME if -limit < low and high < limit else Call.UNCLEAR
+    return _settled(plan, middle, error)
+
+
+def _settled(plan: Plan, middle: float, error: float) -> Call:
+    """The same where the interval excludes the limit, else nothing can be told."""
+    return Call.SAME if abs(middle) + 2.576 * error < math.log1p(plan.limit) else Call.UNCLEAR
 
 
 def _direction(plan: Plan, middle: float, control: Sequence[float], sd: float, comparisons: int) -> Call:

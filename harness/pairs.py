@@ -223,8 +223,7 @@ def opened(sides: Sequence[Side], plan: Plan, rng: random.Random) -> list[Meter]
     cores = rng.sample(available, min(max(s.threads for s in sides), len(available)))
     meters: dict[int, Meter] = {}
     try:
-        # The kernel gives pages back in the order in which it took them: whoever is always started second gets the
-        # same ones in pair after pair, and with them a lead that no number of pairs averages away.
+        # Whatever depends on who is started first is no lead of one side.
         for i in _shuffled(len(sides), rng):
             meters[i] = Meter(sides[i], plan, cores)
         for meter in meters.values():

@@ -69,12 +69,22 @@ def test_a_control_that_moves_as_well_is_no_alarm():
     assert latency.decide(PLAN, moved, moved, 0.004) is Call.UNCLEAR
 
 
+def test_an_alarm_that_fresh_pairs_do_not_show_is_none():
+    luck, quiet = [0.04, 0.05, 0.045, 0.05], [0.001, -0.002, 0.003, -0.001]
+
+    assert latency._look(PLAN, luck, quiet, 0.004, 1) is Call.SLOWER
+    assert latency.decide(PLAN, luck, quiet, 0.004) is None
+    assert latency.decide(PLAN, luck * 2, quiet * 2, 0.004) is Call.SLOWER
+    assert latency.decide(PLAN, luck + quiet, quiet * 2, 0.004) is None
+    assert latency.decide(PLAN, luck + quiet * 3, quiet * 4, 0.004) is Call.SAME
+
+
 def test_a_noisy_case_in_a_quiet_suite_raises_no_more_alarms(monkeypatch):
     """Its own pairs say how noisy it is, not only the others."""
 
     def alarms():
         rng = random.Random(11)
-        outcomes = [sequential(rng, 0.0, 0.03, suite_sd=0.01)[0] for _ in range(300)]
+        outcomes = [sequential(rng, 0.0, 0.03, suite_sd=0.01)[0] for _ in range(900)]
         return sum(o in (Call.SLOWER, Call.FASTER) for o in outcomes)
 
     assert alarms() <= 1
