@@ -133,7 +133,7 @@ def test_importing_the_package_loads_nothing() -> None:
 
 def test_a_run_from_python_gives_records_findings_and_a_frame() -> None:
     half_away = f"{Path(__file__).resolve().parents[1] / 'examples' / 'half_away.py'}:run"
-    done = opgauge.run(["exact", half_away], ops=["QLinearMatMul"], k="int8,uint8", budget=3)
+    done = opgauge.run(["exact", half_away], ops=["QLinearMatMul"], k="int8,uint8", budget=6)
 
     assert done.errors == ()
     assert {r.backend for r in done.records} == {"exact", half_away}

@@ -220,7 +220,7 @@ def test_the_gate_steps_see_what_became_red_and_nothing_else(repository: Path, h
     (repository / "mine.py").write_text(kernel(honest) + "\n# changed\n")
     git(repository, "commit", "-q", "-a", "-m", "change")
     document = loaded(ROOT / ".github" / "workflows" / "gate.yml")
-    found, said = run_steps(document, repository, {"BASE": base, "BUDGET": "3"}, "compare")
+    found, said = run_steps(document, repository, {"BASE": base, "BUDGET": "6"}, "compare")
 
     assert found == code, said
     assert ("newly red" in (repository / "difference.txt").read_text("utf-8")) is not honest
@@ -275,7 +275,7 @@ def test_the_gate_steps_hold_counts_and_speed_against_baseline_and_merge_base(cl
 
 
 def action_inputs(**given: str) -> dict[str, str]:
-    inputs = {"PACKAGE": "", "OPGAUGE_BACKEND": "mine.py:run", "OPGAUGE_SUITE": "operators", "OPGAUGE_BUDGET": "3"}
+    inputs = {"PACKAGE": "", "OPGAUGE_BACKEND": "mine.py:run", "OPGAUGE_SUITE": "operators", "OPGAUGE_BUDGET": "6"}
     return inputs | {"OPGAUGE_K": "QLinearMatMul and int8,uint8", "OPGAUGE_BASELINES": "baselines", **given}
 
 
