@@ -69,6 +69,8 @@ class Browser:
         while time.monotonic() < deadline:
             answer = self._receive()
             if answer.get("id") == self._number:
+                if "navigated" in answer.get("error", {}).get("message", ""):  # asked of a page that is being left
+                    return {"result": {}}
                 assert "error" not in answer, f"{method}: {answer['error']}"
                 return dict(answer["result"])
             self.events.append(answer)
