@@ -36,7 +36,7 @@ class Plan:
     `first` pairs of `pair_s` seconds (per side beyond the first) for every case, then pairs of `more_s` seconds for
     those not yet decided, until `most`. A case is the same as soon as `settle` errors above its estimate are still
     below `alarm`; an alarm is an estimate beyond `alarm` and beyond `sigmas` times the noise of this case, and still
-    is one after `confirm` more pairs. `control` measures the base against itself too.
+    is one after `confirm` more pairs (beyond `most`, if need be). `control` measures the base against itself too.
     """
 
     first: int = 2
@@ -156,7 +156,7 @@ def decide(
     said = None
     for n in range(plan.first, len(values) + 1):
         said = _look(plan, values[:n], control[:n], suite_sd, comparisons)
-        if said in (Call.SLOWER, Call.FASTER):
+        if plan.confirm and said in (Call.SLOWER, Call.FASTER):
             return _confirmed(plan, values, control, suite_sd, comparisons, n)
     return said
 

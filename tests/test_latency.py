@@ -72,7 +72,7 @@ def test_a_control_that_moves_as_well_is_no_alarm():
 def test_an_alarm_that_fresh_pairs_do_not_show_is_none():
     luck, quiet = [0.04, 0.05, 0.045, 0.05], [0.001, -0.002, 0.003, -0.001]
 
-    assert latency._look(PLAN, luck, quiet, 0.004, 1) is Call.SLOWER
+    assert latency.decide(replace(PLAN, confirm=0), luck, quiet, 0.004) is Call.SLOWER
     assert latency.decide(PLAN, luck, quiet, 0.004) is None
     assert latency.decide(PLAN, luck * 2, quiet * 2, 0.004) is Call.SLOWER
     assert latency.decide(PLAN, luck + quiet, quiet * 2, 0.004) is None
