@@ -9,7 +9,7 @@ import numpy as np
 
 from opgauge.reference_engine.types import Record, Status
 from opgauge.reports.legend import MARKS, clean
-from opgauge.reports.tables import repro_line
+from opgauge.reports.tables import relation, repro_line
 
 from .api import evidence
 
@@ -71,9 +71,8 @@ def likely_cause(record: Record) -> Advice:
     if cause:
         return Advice(cause, "compare with docs/numerics.md, N4 and N10")
     stripes = pattern(detail)
-    if common := detail.get("relation"):
-        said, hint = common
-        return Advice(f"{said}; {stripes}" if stripes else str(said), str(hint))
+    if said := relation(detail):
+        return Advice(f"{said}; {stripes}" if stripes else said, str(detail["relation"][-1]))
     if stripes:
         return Advice(stripes, "try a size that is a multiple of the width: then it should pass")
     if "no rounding policy" in wider:
@@ -105,12 +104,12 @@ def explain(record: Record) -> str:
     lines = [
         f"symptom   {mark.glyph} {record.status}: {record.op} {record.label} on {clean(record.backend)}",
         f"          {mark.meaning}",
-        f"cause     likely: {advice.cause}",
+        f"cause     likely: {clean(advice.cause, 400)}",
     ]
     found = [clean(record.message, 400), *(line.strip() for line in evidence(record.detail))]
     shown = [line for line in found if line]
     lines += [f"{'evidence' if i == 0 else '':<9} {line}" for i, line in enumerate(shown)]
-    lines += [f"next      {advice.next}", f"          {repro_line(record)}"]
+    lines += [f"next      {clean(advice.next)}", f"          {repro_line(record)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from opgauge.reference_engine.types import FINDINGS, Finding, Record, Status
 
 from .legend import JUDGED, MARKS, NO_RESULT, acceptance, clean, element
-from .tables import offending, relation, repro_line, rule_findings, wider
+from .tables import hints, offending, repro_line, rule_findings
 
 CASES = 20_000  # beyond this, cases that are not red are one testcase per row of dtypes
 RED_PER_ROW = 100
@@ -95,8 +95,4 @@ def evidence(record: Record) -> str:
         f"[{element(row['index'])}] expected {acceptance(row['expected'])} got {element(row['got'])}"
         for row in offending(record.detail)
     ]
-    if said := relation(record.detail):
-        lines.append(said)
-    if said := wider(record.detail):
-        lines.append(f"a wider policy: {said}")
-    return "\n".join([*lines, repro_line(record)])
+    return "\n".join([*lines, *hints(record.detail), repro_line(record)])

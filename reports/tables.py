@@ -175,6 +175,12 @@ def relation(detail: Mapping[str, Any]) -> str:
     return clean(found[0], 200) if isinstance(found, (list, tuple)) and found else ""
 
 
+def hints(detail: Mapping[str, Any]) -> list[str]:
+    """What wrong elements have in common and what a wider policy would accept, a line each."""
+    policy = wider(detail)
+    return [line for line in (relation(detail), policy and f"a wider policy: {policy}") if line]
+
+
 def wider(detail: Mapping[str, Any]) -> str:
     """What a wider rounding policy would accept, in words."""
     said = detail.get("wider")

@@ -13,7 +13,7 @@ from rich.text import Text
 from opgauge.reference_engine.types import Finding, Record
 
 from .legend import MARKS, NO_RESULT, STATUSES, acceptance, clean, element, number, share
-from .tables import Tables, grid, offending, red, relation, repro_line, rule_findings, smaller, verdict, wider
+from .tables import Tables, grid, hints, offending, red, repro_line, rule_findings, smaller, verdict
 
 STYLES = {"bad": "bold red", "note": "magenta", "warn": "yellow", "dim": "dim", "ok": "green", "none": "bold yellow"}
 FAILURES = 10
@@ -81,10 +81,8 @@ def failure(record: Record) -> Text:
             text.append(f"; real {element(row['real'])}")
         if row["tie_distance"] is not None:
             text.append(f"; {element(row['tie_distance'])} from the nearest tie")
-    if said := relation(record.detail):
+    for said in hints(record.detail):
         text.append(f"\n  {said}")
-    if said := wider(record.detail):
-        text.append(f"\n  a wider policy: {said}")
     text.append(f"\n  {'smaller case: ' if smaller(record.detail) else ''}{repro_line(record)}", "cyan")
     return text
 

@@ -273,6 +273,16 @@ def test_a_failure_is_explained_by_its_evidence(detail: dict[str, Any], message:
     assert cause in explain.likely_cause(record(Status.FAIL, detail=detail, message=message)).cause
 
 
+def test_an_explanation_obeys_no_terminal_escapes_of_a_strangers_journal() -> None:
+    detail = {"relation": ["every\x1b[31m one", "look\x1b]0;here\x07"], "formula": ["f\x1b[2J"]}
+    for kept in ("relation", "formula"):
+        text = explain.explain(record(Status.FAIL, detail={kept: detail[kept]}, message="m"))
+        assert "\x1b" not in text
+        assert "\x07" not in text
+    for damaged in ("one", [], 7, {"a": 1}):
+        assert "arithmetic" in explain.explain(record(Status.FAIL, detail={"relation": damaged}, message="m"))
+
+
 def test_every_status_has_an_explanation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(explain.STATUSES) | {Status.FAIL} == set(Status)
     run = stored(tmp_path, every_status(), 1)

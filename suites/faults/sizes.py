@@ -64,17 +64,16 @@ def second_block_of_columns(call: Call, outputs: Outputs) -> Outputs:
 
 def rows_counted_in_a_byte(call: Call, outputs: Outputs) -> Outputs:
     """Row 256 has the sum of row 0."""
-    y = outputs[0]
-    axis = call.attrs.get("axis", -1) % max(y.ndim, 1)
-    rows = np.moveaxis(y, axis, -1).reshape(-1, y.shape[axis] if y.ndim else 1)
+    axis = call.attrs.get("axis", -1)
+    y = np.moveaxis(outputs[0], axis, -1)
+    rows = y.reshape(-1, y.shape[-1])
     if len(rows) <= 256:
         raise Skip
     x = np.moveaxis(call.need(0), axis, -1).reshape(rows.shape).astype(np.float64)
     with np.errstate(all="ignore"):
         sums = np.exp(x - x.max(-1, keepdims=True)).sum(-1)
         made = (rows * (sums / sums[np.arange(len(sums)) % 256])[:, None]).astype(y.dtype)
-    shape = (*y.shape[:axis], *y.shape[axis + 1 :], y.shape[axis])
-    return [np.moveaxis(made.reshape(shape), -1, axis)]
+    return [np.moveaxis(made.reshape(y.shape), -1, axis)]
 
 
 def images_counted_in_a_byte(call: Call, outputs: Outputs) -> Outputs:
