@@ -211,7 +211,7 @@ def test_a_side_is_timed_in_processes_of_its_own(tmp_path):
     from opgauge import pairs
 
     (tmp_path / "mine.py").write_text("def run(model, inputs):\n    return list(inputs.values())\n")
-    plan = latency.Plan(first=2, most=2, pair_s=0.02, warm_s=0.001, control=False, retries=0)
+    plan = latency.Plan(first=2, most=2, confirm=0, pair_s=0.02, warm_s=0.001, control=False, retries=0)
     work = Workload("w", b"m", {"x": np.ones(4, np.float32)})
     e = pairs.compare(
         work, pairs.Side(f"{tmp_path}/mine.py:run"), pairs.Side(f"{tmp_path}/mine.py:run", build="b"), plan
