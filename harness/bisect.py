@@ -21,16 +21,22 @@ from .bisect_notebook import (
 from .bisect_probe import COUNT, LATENCY, Answer
 from .bisect_search import BAD, GOOD, SKIP, History
 
-LOOKS = 7  # releases tried between ends that agree
+LOOKS = 7  # releases tried between the ends before halving
 
 
 # ---- exact answers
 
 
 def like(value: str, good: str, bad: str, what: str) -> str:
-    """Whether a value belongs to the good end, to the bad end, or to neither. A count belongs to the nearer end."""
+    """Whether a value belongs to the good end, to the bad end, or to neither.
+
+    A count belongs to the nearer end, and another symptom of a failure to the end that fails.
+    """
     if value in (good, bad):
         return GOOD if value == good else BAD
+    kind, old, new = (v.partition(":")[0] for v in (value, good, bad))
+    if old != new and kind in (old, new):
+        return GOOD if kind == old else BAD
     if what.partition(":")[0] == COUNT and all(v.isdecimal() for v in (value, good, bad)):
         return BAD if abs(int(value) - int(bad)) < abs(int(value) - int(good)) else GOOD
     return SKIP

@@ -25,6 +25,7 @@ from opgauge.reference_engine.types import (
     Policy,
     Record,
     Status,
+    Verdict,
 )
 
 from . import isolation
@@ -104,27 +105,28 @@ def answer(case: Case, what: str, client: Client) -> Answer:
     from opgauge.reference_engine.evaluate import evaluate
     from opgauge.reference_engine.lower import lower
 
-    from . import check, repro
+    from . import check, minimise, repro
 
     if what.partition(":")[0] == COUNT:
         return _counted(case.subject, what.partition(":")[2], client)
     client.submit(case.subject.case, case.subject.model, case.subject.inputs)
     seen = client.receive()
-    status, message = seen.status, seen.message
-    if status is Status.UNAVAILABLE:
-        return Answer("", message)
+    found = Verdict(seen.status, seen.message)
+    if found.status is Status.UNAVAILABLE:
+        return Answer("", found.message)
     if what == BITS:
-        return Answer(repro.digest(seen.outputs) if status is Status.PASS else str(status), message)
+        return Answer(repro.digest(seen.outputs) if found.status is Status.PASS else str(found.status), found.message)
     if what == CRASH:
-        return Answer(str(status) if status in MISBEHAVIOUR else "no crash", message)
-    if status is Status.PASS:
+        return Answer(str(found.status) if found.status in MISBEHAVIOUR else "no crash", found.message)
+    if found.status is Status.PASS:
         graph = lower(case.subject.model, case.subject.inputs)
         policy = client.spec.policy
         if policy not in case.exacts:
             case.exacts[policy] = evaluate(graph, case.subject.inputs, policy)
-        verdict = check.verdict_of(case.subject, graph, case.exacts[policy], seen, client, ())
-        status, message = verdict.status, verdict.message
-    return Answer(str(Status.PASS if status in FINE else status), message)
+        found = check.verdict_of(case.subject, graph, case.exacts[policy], seen, client, ())
+    # With the symptom, or a fault hides behind another one at the other end.
+    said = Status.PASS if found.status in FINE else minimise.symptom(found) or found.status
+    return Answer(str(said), found.message)
 
 
 def _counted(subject: check.Subject, name: str, client: Client) -> Answer:

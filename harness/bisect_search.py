@@ -115,18 +115,15 @@ class Change:
 def changes(count: int, value: Callable[[int], str | None], looks: int = 0) -> list[Change]:
     """Every change that halving finds on a line of `count` places; `value` gives None where there is none.
 
-    Places without a value at the ends are left out. Between equal ends up to `looks` evenly spaced places are tried:
-    what changes and changes back within a gap stays unseen.
+    Places without a value at the ends are left out. Up to `looks` evenly spaced places are tried first: what changes
+    and changes back between two of them stays unseen.
     """
     low = next((i for i in range(count) if value(i) is not None), None)
     high = next((i for i in reversed(range(count)) if value(i) is not None), None)
     if low is None or high is None or low == high:
         return []
-    stops = [low]
-    if value(low) == value(high):
-        tried = {low + round((high - low) * k / (looks + 1)) for k in range(1, looks + 1)} - {low, high}
-        stops += [i for i in sorted(tried) if value(i) is not None]
-    stops.append(high)
+    tried = {low + round((high - low) * k / (looks + 1)) for k in range(1, looks + 1)} - {low, high}
+    stops = [low, *(i for i in sorted(tried) if value(i) is not None), high]
     return [c for a, b in itertools.pairwise(stops) for c in _between(a, b, value)]
 
 

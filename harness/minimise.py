@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from opgauge.backends.result import CONTRADICTED
 from opgauge.reference_engine import dtypes as dt
 from opgauge.reference_engine.errors import OpgaugeError
 from opgauge.reference_engine.types import Arg, Attr, Case, Record, Status, Verdict
@@ -26,8 +27,8 @@ SPELLED = 96  # more of them in the result, and the case with drawn data is the 
 def symptom(found: Verdict | Record) -> str:
     """The reason of a failure as a word: what kind of thing was wrong, not where or by how much.
 
-    `fail: value`, `fail: NaN`, `fail: no NaN`, `fail: type`, `fail: shape`, `fail: count`, `fail: raised KeyError`,
-    `crash: SIGSEGV`; empty where nothing failed.
+    `fail: value`, `fail: NaN`, `fail: no NaN`, `fail: type`, `fail: shape`, `fail: inferred shape`, `fail: count`,
+    `fail: raised KeyError`, `crash: SIGSEGV`; empty where nothing failed.
     """
     status, text = found.status, found.message
     if status in (Status.PASS, Status.DEVIATION, Status.UNTRUSTED, Status.UNSUPPORTED, Status.INVALID):
@@ -39,6 +40,8 @@ def symptom(found: Verdict | Record) -> str:
         return f"fail: raised {match[1]}"
     if text.startswith("returned "):
         return "fail: count"
+    if CONTRADICTED in found.detail:
+        return "fail: inferred shape"
     got, expected = _firsts(found.detail)
     if " has shape " in text:
         return "fail: shape"

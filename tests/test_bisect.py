@@ -64,8 +64,16 @@ def test_the_release_that_broke_a_case_is_named(registry: Path, capsys: pytest.C
     assert (code, told["result"], told["unbuildable"]) == (1, "culprit", 1)
     (found,) = told["found"]
     assert (found["before"]["place"], found["place"], found["also"]) == ("2.0", "3.0", ["2.5"])
-    assert (found["before"]["value"], found["after"]["value"]) == ("pass", "fail")
+    assert (found["before"]["value"], found["after"]["value"]) == ("pass", "fail: value")
     assert "--releases leaky 2.0,3.0" in found["reproduce"]
+    # Another fault of the releases before does not hide it.
+    adapter.write_text(
+        "import numpy as np\nimport leaky\n\n\ndef run(model, inputs):\n"
+        "    x = inputs['X']\n    return [np.where(x > 0, x, x / 2) if leaky.SLOPE else x[:-1]]\n"
+    )
+    assert bisect(RELU, "--releases", "leaky", "1.0,2.0,3.0,4.0", "--backend", f"{adapter}:run", "--json") == 1
+    (found,) = json.loads(capsys.readouterr().out)["found"]
+    assert (found["place"], found["before"]["value"], found["after"]["value"]) == ("3.0", "fail: shape", "fail: value")
 
 
 def git(repository: Path, *words: str) -> None:

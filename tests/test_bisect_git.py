@@ -200,6 +200,12 @@ def test_a_count_between_the_ends_belongs_to_the_nearer_one() -> None:
     assert search.like("crash", "pass", "fail", "verdict") == "skip"
 
 
+def test_another_symptom_belongs_to_the_end_that_fails_where_only_one_does() -> None:
+    assert search.like("fail: shape", "pass", "fail: value", "verdict") == "bad"
+    assert search.like("fail: shape", "fail: value", "pass", "verdict") == "good"
+    assert search.like("fail: NaN", "fail: shape", "fail: value", "verdict") == "skip"
+
+
 def test_a_question_outlives_its_journal(repository: Path, tmp_path: Path) -> None:
     import dataclasses
 

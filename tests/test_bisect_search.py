@@ -75,6 +75,15 @@ def test_what_broke_and_was_mended_between_equal_ends_is_found_where_a_look_fall
     assert values("pppppppppppppppppppppppp")[0] == []
 
 
+def test_what_broke_and_was_mended_between_ends_that_differ_is_found_too() -> None:
+    assert [(c.before, c.after) for c in values("uffppppppppppppffffffffppppp")[0]] == [
+        (0, 1),
+        (2, 3),
+        (14, 15),
+        (22, 23),
+    ]
+
+
 def test_places_without_a_value_are_stepped_over_and_named() -> None:
     found, _ = values(".aaaa..bbb.")
     assert found == [s.Change(4, 7, (5, 6))]

@@ -9,6 +9,7 @@ import pytest
 
 from opgauge import check, minimise, suites
 from opgauge.backends import resolve
+from opgauge.backends.result import CONTRADICTED
 from opgauge.client import Client
 from opgauge.reference_engine.case import id_of, parse_id
 from opgauge.reference_engine.lower import lower
@@ -82,6 +83,7 @@ OUTSIDE = "output 0: 2 of 4 elements outside; first at [0]: got 1, expected 2"
         (failing(OUTSIDE, got=["1"], expected=["NaN"]), "fail: no NaN"),
         (failing("output 0 is int32, expected int64", got="int32", expected="int64"), "fail: type int32"),
         (failing("output 0 has shape [1], expected []", got=[1], expected=[]), "fail: shape"),
+        (failing("the runtime infers another shape", **{CONTRADICTED: 1}), "fail: inferred shape"),
         (failing("returned 2 outputs, expected 1"), "fail: count"),
         (failing("raised KeyError: 'x'"), "fail: raised KeyError"),
         (failing("signal SIGSEGV in kernel", Status.CRASH), "crash: SIGSEGV"),
