@@ -187,6 +187,14 @@ def large(bits: Bits, shape: Shape, dtype: str, params: Params) -> Array:
     return uniform(bits, shape, dtype, (-limit, limit))
 
 
+def mask(bits: Bits, shape: Shape, dtype: str, params: Params) -> Array:
+    """mask@low: 0, and low (-1e9) in one place of three: a mask that models add. The first of a row is never hidden."""
+    low = params[0] if params else -1e9
+    hidden = _below(bits, _size(shape), 3).reshape(shape) == 0
+    hidden[..., :1] = False
+    return _store(np.where(hidden, low, 0.0).ravel(), shape, dtype)
+
+
 def index(bits: Bits, shape: Shape, dtype: str, params: Params) -> Array:
     """index@L: every legal index of an axis of length L, negative ones too."""
     length = int(params[0])
@@ -242,6 +250,7 @@ PROFILES: dict[str, Profile] = {
     "special": special,
     "lanes": lanes,
     "large": large,
+    "mask": mask,
     "index": index,
     "bool": uniform,
     "pow2": pow2,

@@ -254,6 +254,20 @@ def test_attention_is_its_equation(options):
     np.testing.assert_allclose(e.value, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("low", [-1e4, -1e9, -1e30, np.finfo(np.float32).min])
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+def test_keys_that_a_large_negative_number_hides_do_not_blur_the_others(low, softcap):
+    """Its sum with a score is off by 64 and more, but neither the largest of the row nor above 0 after exp."""
+    q, k, v = normal(1, 1, 3, 4), normal(1, 1, 5, 4), normal(1, 1, 5, 3)
+    seen = np.arange(5)[None, :] <= np.arange(3)[:, None]
+    mask = np.where(seen, 0.0, low).astype(np.float32)
+    (e,) = exacts("Attention", q, k, v, mask, softcap=softcap)
+    assert e.free is None
+    assert (e.hi - e.lo < 1e-4).all()
+    expected = attention_by_hand(q, k, v, seen, softcap=softcap)
+    np.testing.assert_allclose(e.value, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_attention_windows_bound_what_a_query_sees():
     q, k, v = normal(1, 1, 4, 8), normal(1, 1, 6, 8), normal(1, 1, 6, 3)
     at, key = np.arange(4)[:, None], np.arange(6)[None, :]

@@ -10,7 +10,9 @@ import pytest
 
 from opgauge.reference_engine import real as r
 from opgauge.reference_engine import summation
-from opgauge.reference_engine.primitives.reduce import exact_scan
+from opgauge.reference_engine.primitives.pointwise import arithmetic
+from opgauge.reference_engine.primitives.reduce import exact_reduce, exact_scan, exact_sort
+from opgauge.reference_engine.types import Policy
 
 F = np.float32
 RNG = np.random.default_rng(7)
@@ -205,3 +207,32 @@ def test_powers_of_two_make_a_multiplier_exact_per_element():
 def test_three_times_a_power_of_two_is_not_exact():
     scales = r.div(r.leaf(np.asarray([1.0], F), "float32"), r.leaf(np.asarray([3.0], F), "float32"))
     assert r.radius(scales)[0] > 0
+
+
+def test_what_cannot_be_the_largest_does_not_blur_it():
+    hidden = r.add(r.leaf(F([[1.25, -1e9, 0.5]]), "float32"), r.leaf(F([[0.1, 0.3, 0.2]]), "float32"))
+    assert r.radius(hidden).max() > 50
+    assert r.radius(exact_reduce(hidden, "max")).max() < 1e-6
+    assert r.radius(exact_reduce(hidden, "min")).max() > 50
+    values = exact_sort(hidden, "values")
+    assert r.radius(values)[0, :2].max() < 1e-6
+    assert r.radius(values)[0, 2] > 50
+    for other, blur in ((0.995, 0.01), (0.985, 0.0)):  # one that may be it does
+        near = r.Real(np.array([[1.0, other]]), "float32", err=np.array([[0.0, 0.01]]))
+        assert r.radius(exact_reduce(near, "max"))[0] == blur
+    apart = exact_sort(r.Real(np.array([[3.0, np.inf, 1.0, -np.inf]]), "float32", err=np.full((1, 4), 0.5)), "values")
+    assert r.radius(apart).tolist() == [[0.0, 0.5, 0.5, 0.0]]
+
+
+def test_an_operand_that_is_not_taken_blurs_neither_max_nor_relu():
+    far = r.add(r.leaf(F([1e9, -1e9, 2.0]), "float32"), r.leaf(F([0.3, 0.3, 0.3]), "float32"))
+    six, zero = (r.leaf(F([bound] * 3), "float32") for bound in (6.0, 0.0))
+    clipped = arithmetic.extreme(np.maximum, arithmetic.extreme(np.minimum, far, six), zero)
+    assert r.radius(clipped)[:2].tolist() == pytest.approx([0.0, 0.0], abs=1e-5)
+    assert 0 < r.radius(clipped)[2] < 1e-5
+    relu = arithmetic.monotone(lambda v: np.maximum(v, 0.0))(far, Policy())
+    assert r.radius(relu)[0] > 50
+    assert r.radius(relu)[1] < 1e-30
+    assert r.radius(relu)[2] == r.radius(far)[2]
+    close = r.Real(np.array([5.995, 5.985]), "float32", err=np.array([0.01, 0.01]))
+    assert r.radius(arithmetic.extreme(np.maximum, close, r.leaf(F([6.0, 6.0]), "float32"))).tolist() == [0.01, 0.0]

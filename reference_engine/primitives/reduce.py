@@ -122,17 +122,31 @@ def _leaves_range(x: Real, add: Any) -> Array:
 
 
 def extreme(x: Real, fn: str) -> Real:
-    """max or min over the last axis; its radius is the largest of the row's."""
+    """max or min over the last axis; its radius is the largest of those elements of the row that may be it."""
     pick_ = np.maximum if fn == "max" else np.minimum
     value = pick_.reduce(x.value, axis=-1, initial=identity(x, fn))
     if not dt.is_float(x.dtype):
         bounds = {} if x.lo is None or x.hi is None else {"lo": pick_.reduce(x.lo, -1), "hi": pick_.reduce(x.hi, -1)}
         return Real(value.astype(x.value.dtype), x.dtype, hazard=_any_row(x), **bounds)
+    near = _contenders(x, fn)
     # An element that is infinite is so exactly: masked entries do not blur the row.
-    mag = None if x.mag is None else np.where(np.isinf(x.value), np.abs(value)[..., None], x.mag).max(-1, initial=0.0)
-    err = np.broadcast_to(x.err, x.shape).max(-1, initial=0.0) if np.any(x.err) else 0.0
+    mag = None if x.mag is None else np.where(np.isinf(x.value), np.abs(value)[..., None], x.mag)
+    mag = None if mag is None else np.where(near, mag, 0.0).max(-1, initial=0.0)
+    err = np.where(near, x.err, 0.0).max(-1, initial=0.0) if np.any(x.err) else 0.0
     grid = float(np.min(x.grid)) if np.size(x.grid) else 1.0
     return Real(value, x.dtype, mag, x.k, err, grid, _any_row(x), **{**r.traits(x), "nan_free": True})
+
+
+def _contenders(x: Real, fn: str) -> Array:
+    """Floats that may be the max or min in some honest evaluation: a mask of -1e9 is off by 64 and is none."""
+    if x.k == 0 and not np.any(x.err):
+        return np.ones(x.shape, bool)
+    with np.errstate(all="ignore"):
+        own = r.radius(x) + dt.UNIT[x.dtype] * np.abs(x.value)  # and stored in its own type
+        own = np.where(np.isinf(x.value), 0.0, own)
+        value = x.value if fn == "max" else -x.value
+        least = (value - own).max(-1, keepdims=True, initial=-np.inf)
+        return np.asarray(~(value + own < least))
 
 
 def identity(x: Real, fn: str) -> Array | float | int:
@@ -149,7 +163,7 @@ def _ends(x: Real) -> tuple[Array, Array] | None:
     """Least and largest value of each element; None where every one is exact."""
     if not dt.is_float(x.dtype):
         return None if x.lo is None or x.hi is None else (x.lo, x.hi)
-    own = r.radius(x)
+    own = np.where(np.isinf(x.value), 0.0, r.radius(x))  # an infinity of exact arithmetic is no rounding
     return (x.value - own, x.value + own) if np.any(own) else None
 
 
@@ -296,12 +310,14 @@ def exact_sort(x: Real, fn: str = "", policy: Policy | None = None, largest: int
         return Real(at.astype(np.int64), "int64", hazard=hazard)
     if ends is None:
         return Real(value, x.dtype, grid=r._least(x.grid), hazard=hazard, **r.traits(x))
+    flip = slice(None, None, -1) if largest else slice(None)
     if not dt.is_float(x.dtype):
-        flip = slice(None, None, -1) if largest else slice(None)
         return Real(
             value, x.dtype, hazard=hazard, lo=np.sort(ends[0], -1)[..., flip], hi=np.sort(ends[1], -1)[..., flip]
         )
-    err = np.broadcast_to(r.radius(x).max(-1, keepdims=True, initial=0.0), x.shape)
+    low, high = (np.sort(end, -1)[..., flip] for end in ends)
+    with np.errstate(invalid="ignore"):
+        err = np.where(np.isinf(value), 0.0, np.maximum(value - low, high - value))
     return Real(value, x.dtype, err=err, hazard=hazard, **r.traits(x))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from hypothesis import strategies as st
 
 from opgauge.reference_engine.types import Arg, Attr, Case
@@ -18,6 +19,8 @@ EQUATIONS = (
     "ij->ji", "abc->cab", "ij->i", "ij->j", "ij->", "abc->ca", "i,j->ij", "i,i->", "i,ij->j", "ij,ij->ij", "ij,ij->",
     ".ij,.jk->.ik", ".ij->.ji", ".i->.", "ij,.jk->.ik", "ij,k->jk", "ab,bc,cd->ad", "i,j,k->ijk", "bn,anm,bm->ba", "ba",
 )  # fmt: skip
+
+HIDDEN = (-1e9, -1e4, float(np.finfo(np.float32).min))  # what models add to hide a key
 
 
 @st.composite
@@ -67,12 +70,13 @@ def attention(draw: Draw, dtype: str) -> Case:
 
     total = keys + past
     mask = Arg("attn_mask")
-    form = pick(draw, ("none", "none", "bool", "float"))
+    form = pick(draw, ("none", "none", "bool", "normal", "mask"))
     if form != "none":
         shape = pick(
             draw, ((queries, total), (batch, heads, queries, total), (1, 1, queries, total), (batch, 1, queries, total))
         )
-        mask = Arg("attn_mask", "bool" if form == "bool" else dtype, shape, "bool" if form == "bool" else "normal")
+        params = (pick(draw, HIDDEN),) if form == "mask" else ()
+        mask = d.filled("attn_mask", "bool" if form == "bool" else dtype, shape, (form, params))
     caches = [
         d.filled(name, dtype, (batch, kv_heads, past, last), data) if past else Arg(name)
         for name, last in (("past_key", size), ("past_value", width))

@@ -95,7 +95,7 @@ def remainder(fn: Callable[[Array, Array], Array]) -> Callable[..., Real]:
 
 
 def extreme(pick: Callable[[Array, Array], Array], a: Real, b: Real) -> Real:
-    """max and min keep order, so their radius is the larger of the two; NaN in either gives NaN (N7)."""
+    """max and min keep order, so that their radius is that of operands that may be taken; NaN in either is NaN (N7)."""
     value = pick(a.value, b.value)
     if not dt.is_float(a.dtype):
         hazard = a.hazard | b.hazard
@@ -103,10 +103,16 @@ def extreme(pick: Callable[[Array, Array], Array], a: Real, b: Real) -> Real:
             return Real(value, a.dtype, hazard=hazard)
         bounds = [pick(low(a), low(b)), pick(high(a), high(b))]
         return Real(value, a.dtype, lo=bounds[0], hi=bounds[1], hazard=hazard)
-    # An exact operand adds no magnitude where it is not the one taken.
-    rounded = [x.magnitude for x in (a, b) if not x.exact]
+    with np.errstate(all="ignore"):
+        below, above = ([x.value + sign * r.radius(x) for x in (a, b)] for sign in (-1, 1))
+    out = (
+        [above[0] < below[1], above[1] < below[0]] if pick is np.maximum else [below[0] > above[1], below[1] > above[0]]
+    )
+    # An operand that is not the one taken adds nothing, nor does the magnitude of an exact one.
+    rounded = [np.where(gone, 0.0, x.magnitude) for x, gone in zip((a, b), out, strict=True) if not x.exact]
     mag = None if a.mag is None and b.mag is None else np.maximum.reduce([np.abs(value), *rounded])
-    err = np.maximum(a.err, b.err) if np.any(a.err) or np.any(b.err) else 0.0
+    blurred = np.any(a.err) or np.any(b.err)
+    err = np.maximum(np.where(out[0], 0.0, a.err), np.where(out[1], 0.0, b.err)) if blurred else 0.0
     grid = np.minimum(a.grid, b.grid)
     return Real(value, a.dtype, mag, max(a.k, b.k), err, grid, r.hazard_of(a, b), **r.traits(a, b))
 
@@ -131,6 +137,12 @@ def monotone(fn: Callable[[Array], Array]) -> Callable[..., Real]:
     def exact(x: Real, policy: Policy) -> Real:
         with np.errstate(all="ignore"):
             moved = r.elementwise(x, fn)
+            if dt.is_float(x.dtype) and not x.exact:
+                # Below zero for sure is 0 after Relu, however far below.
+                reach = r.radius(x)
+                flat = (fn(x.value - reach) == moved.value) & (fn(x.value + reach) == moved.value)
+                err = np.where(flat, 0.0, moved.err) if np.any(moved.err) else moved.err
+                moved = replace(moved, mag=np.where(flat, np.abs(moved.value), moved.magnitude), err=err)
         if x.lo is None or x.hi is None:
             return moved
         ends = fn(x.lo), fn(x.hi)
