@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -48,10 +49,7 @@ class Started:
 
     def _begin(self, folder: Path, workers: Sequence[str]) -> None:
         self._start("scheduler", folder, "--port", "0", "--host", "127.0.0.1", "--no-dashboard", "--no-show")
-        deadline = time.monotonic() + 120
-        while not self._file.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.address = json.loads(self._file.read_text())["address"]
+        self.address = self._address()
         for name in workers:
             place = folder / name
             place.mkdir()
@@ -60,6 +58,15 @@ class Started:
             self._start("worker", place, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--name", name)
         with distributed.Client(self.address, set_as_default=False) as client:
             client.wait_for_workers(len(workers), timeout=120)
+
+    def _address(self) -> str:
+        """Where the scheduler listens; its file is there before its text is."""
+        deadline = time.monotonic() + 120
+        while True:
+            with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+                return str(json.loads(self._file.read_text())["address"])
+            assert time.monotonic() < deadline, f"no scheduler wrote {self._file}"
+            time.sleep(0.05)
 
     def _start(self, what: str, folder: Path, *words: str) -> None:
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--scheduler-file", str(self._file), *words]
