@@ -157,6 +157,19 @@ def _ends(notebook: Notebook, good: str, bad: str) -> bisect_noise.Ends:
             return ends
 
 
+def _confirmed(notebook: Notebook, culprit: str, before: str, ends: bisect_noise.Ends) -> bisect_noise.Ends:
+    """Fresh pairs of the two, until they decide."""
+    fresh: list[float] = []
+    while True:
+        fresh.append(notebook.pair(culprit, before))
+        seen = bisect_noise.confirm(fresh, ends, math.log1p(notebook.question.smallest))
+        if seen.decision != bisect_noise.MORE or len(fresh) >= notebook.question.pairs:
+            break
+    told = f"{math.expm1(seen.effect):+.1%} +- {1.96 * seen.error:.1%} in {len(fresh)} fresh pairs"
+    notebook.tell(f"{notebook.title(culprit)} against the commit before it: {told}: {seen.decision}")
+    return seen
+
+
 def _enough(ends: bisect_noise.Ends) -> int:
     """Pairs of the culprit and of the commit before it, at least."""
     return bisect_noise.FEW if abs(ends.effect) > bisect_noise.OBVIOUS else bisect_noise.FIRST
@@ -199,9 +212,13 @@ def _name(
         notebook.pairs(lines.names[first]), notebook.pairs(before) if before != good else (), ends
     )
     found = notebook.found(before, lines.names[first], [lines.names[i] for i in also])
+    if not wrong:
+        seen = _confirmed(notebook, lines.names[first], before, ends)
+        step = f"{math.expm1(seen.effect):+.1%} +- {1.96 * seen.error:.1%} against the commit before it"
+        wrong = "" if seen.decision == bisect_noise.STEP else f"it measures {step}"
     if wrong:
         return notebook.report(CANNOT_TELL, f"likely {found.title}, but {wrong}", confidence=share, **told)
-    reason = f"{found.title}: {math.expm1(ends.effect):+.1%} against the good end, confidence {share:.2%}"
+    reason = f"{found.title}: {math.expm1(ends.effect):+.1%} against the good end, {step}, confidence {share:.2%}"
     if also:
         reason += f" (or one of {len(also)} before it that cannot be built)"
     return notebook.report(CULPRIT, reason, found=(found,), confidence=share, **told)

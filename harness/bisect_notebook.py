@@ -199,8 +199,9 @@ class Notebook:
 
         Raises: UnbuildableError.
         """
-        used = self._used.get(place, 0)
-        known = self._pairs.setdefault(place, [])
+        key = place if base == self.question.places[0] else f"{base}..{place}"
+        used = self._used.get(key, 0)
+        known = self._pairs.setdefault(key, [])
         if used == len(known):
             texts = self.backend(base), self.backend(place)
             if self._measure is None:
@@ -211,11 +212,12 @@ class Notebook:
                 self._unbuildable(place, str(error))
                 raise UnbuildableError(str(error)) from error
             self.looks += 1
-            self._keep("pair", place=place, log_ratio=known[-1])
-        self._used[place] = used + 1
+            self._keep("pair", place=key, log_ratio=known[-1])
+        self._used[key] = used + 1
         return known[used]
 
     def pairs(self, place: str) -> list[float]:
+        """Those against the good end."""
         return self._pairs.get(place, [])
 
     def report(self, result: str, reason: str, **more: Any) -> Report:

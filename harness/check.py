@@ -31,7 +31,7 @@ from opgauge.reference_engine.types import (
 )
 from opgauge.suites import onnx_node
 
-from . import expectations, generate, instead, minimise, model, pinned, statistics
+from . import dependence, expectations, generate, instead, minimise, model, pinned, statistics
 from .client import Client
 from .oracles import judge
 from .worker import clean
@@ -206,6 +206,7 @@ def check_row(
     """
     rows = expectations.load()
     shrunk: dict[str, int] = {}
+    dependent: set[str] = set()
     moments = {client.spec.text: statistics.Moments() for client in clients}
 
     def visit(case_id: str, case: Case) -> None:
@@ -218,12 +219,16 @@ def check_row(
         def listen(client: Client, graph: Graph, exacts: Sequence[Exact], seen: Observation) -> None:
             moments[client.spec.text] += statistics.tally(case, graph, subject.inputs, exacts[0], seen.outputs[0])
 
+        def once_more(client: Client) -> Record:
+            return check(subject, [client], rows)[0]
+
         for found, client in zip(check(subject, clients, rows, listen=listen), clients, strict=True):
-            if (
-                found.status in FINDINGS
-                and shrunk.get(found.backend, 0) < SHRUNK_PER_ROW
-                and not client.spec.definition.informative
-            ):
+            few = shrunk.get(found.backend, 0) < SHRUNK_PER_ROW and not client.spec.definition.informative
+            if few or found.backend in dependent:
+                found = dependence.settled(found, client, once_more, search=few)
+                if dependence.AFTER in found.detail:
+                    dependent.add(found.backend)
+            if found.status in FINDINGS and few:
                 shrunk[found.backend] = shrunk.get(found.backend, 0) + 1
                 found = _with_smaller(found, case, row, seed, client, rows, shrink)
                 if failures is not None:
@@ -251,7 +256,7 @@ def _with_smaller(
     shrink: bool,
 ) -> Record:
     """The record with the id and the evidence of a smaller case that fails for the same reason."""
-    if not shrink or found.status in SLOW:
+    if not shrink or found.status in SLOW or dependence.AFTER in found.detail:
         return found
 
     def tried(candidate: Case) -> Record:
@@ -260,12 +265,18 @@ def _with_smaller(
     def same(candidate: Case) -> bool:
         return minimise.alike(found, tried(candidate))
 
+    def alone(candidate: Case) -> Record:
+        """In a fresh process: all that was tried in this one may have left something behind."""
+        if found.status is Status.FAIL:
+            client.renew()
+        return tried(candidate)
+
     smaller = minimise.minimise(case, same, SHRINK_S)
-    again = tried(smaller)
+    again = alone(smaller)
     if again.elements > minimise.FEW or not minimise.alike(found, again):
         # Another draw of the row may be simpler than what is left of this one.
         other = generate.shrink(row, seed, same, SHRINK_S / 2)
-        if other is not None and minimise.alike(found, seen := tried(other)) and seen.elements < again.elements:
+        if other is not None and minimise.alike(found, seen := alone(other)) and seen.elements < again.elements:
             smaller, again = other, seen
     if smaller == case or not minimise.alike(found, again):
         return found

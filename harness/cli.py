@@ -375,17 +375,16 @@ def _case_ids(op: str, budget: int, seed: int) -> list[str]:
 def repro(
     case: Annotated[str, typer.Argument(metavar="ID|FILE", help="a case id, or a saved case's .json, .onnx or .npz")],
     backend: Backends = DEFAULT_BACKENDS,
+    after: Annotated[list[str], typer.Option(metavar="ID", help="what its process does before")] = [],  # noqa: B006
     timeout: Annotated[float, typer.Option(min=0.1, help="seconds per case")] = 20.0,
     as_json: AsJson = False,
 ) -> None:
     """Run one case again, each backend in fresh processes: the set, what it gave, and whether the bits repeat."""
-    if case.endswith((".json", ".onnx", ".npz")) and not Path(case).is_file():
-        raise CaseError(f"there is no file {case}")
-    if not Path(case).is_file() and not case.startswith(("onnx-node/", "statistics/")):
-        parse_id(case)
+    for text in (*after, case):
+        _require_case(text)
     texts = tuple(spec.text for spec in supervisor.specs(backend))
     records: list[Record] = []
-    task = supervisor.Task("repro", (case,))
+    task = supervisor.Task("repro", (*after, case))
     outcome = supervisor.run([task], supervisor.Settings(texts, timeout_s=timeout), 1, records.append)
     if any("CaseError" in error for error in outcome.errors):
         raise CaseError("; ".join(outcome.errors))
@@ -404,6 +403,15 @@ def repro(
     raise typer.Exit(code)
 
 
+def _require_case(text: str) -> None:
+    """Raises: CaseError where it is neither a file nor an id."""
+    if Path(text).is_file() or text.startswith(("onnx-node/", "statistics/")):
+        return
+    if text.endswith((".json", ".onnx", ".npz")):
+        raise CaseError(f"there is no file {text}")
+    parse_id(text)
+
+
 def _show(console: Console, record: Record) -> None:
     detail = record.detail
     lines = [f"{record.status}  {record.op} {record.label} on {record.backend}: {record.message or record.explained}"]
@@ -420,34 +428,9 @@ def _show(console: Console, record: Record) -> None:
     console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
-# ---- doctor
-
-
-@app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """What this machine can measure: versions, runtimes, processor, Vulkan adapters, noise of the clock."""
-    from . import doctor as examination
-
-    found = examination.examine()
-    if as_json:
-        print_json(found)
-        raise typer.Exit(Exit.OK)
-    console = terminal()
-    for title, values in found.items():
-        console.print(title, style="bold")
-        rows = (
-            values.items() if isinstance(values, dict) else enumerate(values if isinstance(values, list) else [values])
-        )
-        for name, value in rows:
-            text = ", ".join(f"{k} {v}" for k, v in value.items() if v != "") if isinstance(value, dict) else value
-            console.print(f"  {name:<14} {text}", markup=False, soft_wrap=True)
-    usable = [n for n, v in found["backends"].items() if not {"unavailable", "error"} & set(v)]
-    console.print(f"{len(usable)} of {len(found['backends'])} backends usable: {', '.join(usable)}", style="bold")
-    raise typer.Exit(Exit.OK)
-
-
 # Modules with commands, in the order of the help.
 GROUPS = (
+    "doctor",
     "bisect",
     "model",
     "reduce",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -278,18 +278,34 @@ class Client:
             return
         kernel.ready, self._load_crashes, kernel.ready_at = True, 0, time.monotonic()
 
+    def before(self) -> tuple[Request, ...]:
+        """What this process did before the case that it did last; the oldest may be forgotten."""
+        return tuple(self._history)[:-1]
+
+    def renew(self, after: Sequence[Request] = ()) -> None:
+        """The next case runs in a new process that did `after` and nothing else."""
+        self._note_late_death()
+        self._stop()
+        self._keep_spare = True
+        self._start()
+        for request in after:
+            self._request, self._in_flight = request, True
+            if not self._unavailable:
+                self._dispatch()
+            self.receive()
+
     # ---- after a crash
 
     def _investigate(self, seen: Observation, before: Sequence[Request]) -> Observation:
         """Whose fault a crash is: this case's alone, or also that of cases before it in the same process."""
         alone = self._again([self._request]) if before else seen
         if alone.status is not Status.CRASH:
-            guilty = self._guilty(list(before))
-            if guilty is None:
+            guilty = fewest(before, lambda some: self._again([*some, self._request]).status is Status.CRASH)
+            if not guilty:
                 why = f"in a process that had run {len(before)} others, last {before[-1].case}; alone the case runs"
                 return replace(seen, status=Status.FLAKY, message=clean(f"{seen.message} {why}"))
             text = f"damaged its process: {self._request.case} died after it and runs without it: {seen.message}"
-            self.late_deaths.append((guilty, clean(text)))
+            self.late_deaths.append((guilty[0].case, clean(text)))
             return alone
         if self._guarded == spawn.GUARD and alone.message.startswith(tuple(f"signal {s}" for s in _ADDRESS_FAULTS)):
             return self._without_guards(alone)
@@ -331,21 +347,6 @@ class Client:
         finally:
             kernel.stop()
 
-    def _guilty(self, before: list[Request]) -> str | None:
-        """The case among those before without which the last one runs; None where the crash does not repeat."""
-        victim = self._request
-        if self._again([*before, victim]).status is not Status.CRASH:
-            return None
-        while len(before) > 1:
-            half = before[len(before) // 2 :]  # the later ones first: damage is mostly fresh
-            if self._again([*half, victim]).status is Status.CRASH:
-                before = half
-            elif self._again([*before[: len(before) // 2], victim]).status is Status.CRASH:
-                before = before[: len(before) // 2]
-            else:
-                return f"{before[0].case}"  # it takes several: the first is named
-        return before[0].case
-
     # ---- about the backend
 
     @property
@@ -370,6 +371,21 @@ class Client:
             kernel, self._kernel = self._kernel, None
             said = str(error) if isinstance(error, Ended) else "no answer"
             return {"error": kernel.evidence(said) if kernel else said}
+
+
+def fewest(before: Sequence[Request], holds: Callable[[Sequence[Request]], bool]) -> Sequence[Request]:
+    """Those among the cases before without which something does not hold, by halving; none where it does not repeat."""
+    if not holds(before):
+        return ()
+    while len(before) > 1:
+        middle = len(before) // 2
+        for half in (before[middle:], before[:middle]):  # the later ones first: damage is mostly fresh
+            if holds(half):
+                before = half
+                break
+        else:  # it takes several
+            break
+    return before
 
 
 def _send(kernel: Kernel, request: Request, limit_s: float) -> None:

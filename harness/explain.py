@@ -53,9 +53,14 @@ POLICIES: tuple[tuple[str, str], ...] = (
 
 def likely_cause(record: Record) -> Advice:
     """The most specific cause that the evidence supports; a guess, and said to be one."""
+    detail = record.detail
+    if detail.get("after"):
+        return Advice(
+            "state kept between calls: a cache whose key lacks what differs, or memory that an earlier call wrote",
+            "compare the two cases: what differs between them belongs into the key",
+        )
     if record.status is not Status.FAIL:
         return STATUSES[record.status]
-    detail = record.detail
     if "has shape" in record.message:
         return Advice("the shape is computed wrongly", "check pads, strides, ceil_mode and broadcasting")
     if "expected" in record.message and isinstance(detail.get("got"), str):

@@ -7,7 +7,7 @@ import hashlib
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import hypothesis
@@ -24,6 +24,8 @@ from opgauge.reference_engine.types import Case, CaseSpec
 # Cases per round: the first 100 of a budget of 1,000 are those of a budget of 100. The first round is short, so that
 # a quick look at every row does not pay for cases that it does not check.
 FIRST, CHUNK = 4, 25
+NEIGHBOURS = 4  # one case in so many is like the one before it
+FEW = 16  # choices of fewer alternatives are attributes and flags rather than sizes
 BARREN_ROUNDS = 3  # rounds without a new case before a row counts as exhausted
 REFUSED_MOST = 1000  # draws of a round that assume what does not hold
 UNIFORM = "opgauge-uniform"
@@ -65,16 +67,11 @@ class DealtProvider(UniformProvider):
 
     decks: dict[tuple[int, int], list[int]]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._place = 0
-
     def draw_integer(self, min_value: int | None = None, max_value: int | None = None, **constraints: Any) -> int:
         if min_value is None or max_value is None or self._random is None or max_value - min_value >= DECK:
             return super().draw_integer(min_value, max_value, **constraints)
-        self._place += 1
         count = max_value - min_value + 1
-        deck = self.decks.setdefault((self._place, count), [])
+        deck = self.decks.setdefault((len(self._cd.nodes), count), [])
         if not deck:
             deck.extend(range(count))
             self._random.shuffle(deck)
@@ -94,15 +91,19 @@ def stable_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256("|".join(map(str, parts)).encode()).digest()[:8], "little")
 
 
-def draw_round(row: CaseSpec, seed: int, number: int, decks: Decks | None = None) -> list[Case]:
+def draw_round(
+    row: CaseSpec, seed: int, number: int, decks: Decks | None = None, neighbours: int = NEIGHBOURS
+) -> list[Case]:
     """The cases of one round of a row, after the rounds that left the decks as they are: the simplest one first.
 
     What `hypothesis.given` would draw with this seed and this provider, at two fifths of its time: nothing is
-    recorded for a replay, because the id of a case is one.
+    recorded for a replay, because the id of a case is one. But one case in `neighbours` (0: none) is the one before
+    with something else: other attributes on the same shapes, other data for both. A kernel that caches by less than
+    it depends on is right until then.
     """
     provider, stream = dealing(decks), random.Random(stable_seed(row.name, seed, number))
     wanted, refused, drawn = FIRST if number == 0 else CHUNK, 0, list[Case]()
-    prefix: tuple[ChoiceTemplate, ...] = (ChoiceTemplate("simplest", count=None),)
+    prefix: tuple[Any, ...] = (ChoiceTemplate("simplest", count=None),)
     while len(drawn) < wanted and refused < REFUSED_MOST:
         data = ConjectureData(prefix=prefix, random=stream, provider=provider)
         prefix = ()
@@ -111,7 +112,29 @@ def draw_round(row: CaseSpec, seed: int, number: int, decks: Decks | None = None
                 drawn.append(row.draw.do_draw(data))
         except (StopTest, UnsatisfiedAssumption):
             refused += 1
+            continue
+        if neighbours and data.nodes and stream.randrange(neighbours) == 0:
+            prefix = beside(data, stream)
     return drawn
+
+
+def beside(data: ConjectureData, stream: random.Random) -> tuple[Any, ...]:
+    """Choices for a case like the one drawn: all but one of few alternatives (an attribute), or the first ones."""
+    choices = data.choices
+    few = [i for i, node in enumerate(data.nodes) if node.type == "integer" and 0 < _span(node.constraints) < FEW]
+    if few and stream.randrange(3):
+        at = few[stream.randrange(len(few))]
+        low, span = data.nodes[at].constraints["min_value"], _span(data.nodes[at].constraints)
+        other = low + (choices[at] - low + stream.randint(1, span)) % (span + 1)
+        return (*choices[:at], other, *choices[at + 1 :])
+    # The data and the opset are chosen last: rather more is kept than less.
+    return choices[: max(stream.randrange(len(choices)), stream.randrange(len(choices)))]
+
+
+def _span(constraints: Mapping[str, Any]) -> int:
+    """By how much the largest integer allowed exceeds the smallest, 0 where one of them is missing."""
+    low, high = constraints["min_value"], constraints["max_value"]
+    return 0 if low is None or high is None else high - low
 
 
 def explore(row: CaseSpec, budget: int, seed: int, visit: Callable[[str, Case], None], steer: bool = True) -> Explored:

@@ -16,7 +16,7 @@ from opgauge.reference_engine.errors import BaselineError
 from opgauge.reference_engine.types import Array, Case, CaseSpec, Record
 from opgauge.reports.tables import repro_line
 
-from . import api, check, expectations, generate, model
+from . import api, check, dependence, expectations, generate, model
 from .client import Client
 
 MAYBE = re.compile(r"\d+|[a-z]{3,12}")  # a word of -k that may be an ordinal or a profile
@@ -66,7 +66,12 @@ class SuiteCase:
         return report
 
     def run_on(self, client: Client, known: Sequence[expectations.Deviation]) -> Record:
-        return check.check(check.subject_of(self.case, self.label), [client], known)[0]
+        subject = check.subject_of(self.case, self.label)
+
+        def once(on: Client) -> Record:
+            return check.check(subject, [on], known)[0]
+
+        return dependence.settled(once(client), client, once)
 
 
 @functools.lru_cache(maxsize=1)

@@ -50,17 +50,23 @@ def digest(outputs: Sequence[Array]) -> str:
     return total.hexdigest()[:16]
 
 
-def reproduce(text: str, clients: Sequence[Client], emit: Callable[[Record], None]) -> None:
-    """One record per backend; its detail tells `bits`, `same_bits` in a second process, and `elements_shown`."""
+def reproduce(text: str, clients: Sequence[Client], emit: Callable[[Record], None], after: Sequence[str] = ()) -> None:
+    """One record per backend; its detail tells `bits`, `same_bits` in a second process, and `elements_shown`.
+
+    Each process does the cases of `after` before.
+    """
     if text.startswith(statistics.PREFIX):
         _row_again(text, clients, emit)
         return
     subject = subject_from(text)
+    earlier = [subject_from(one) for one in after]
     rows = expectations.load()
     for client in clients:
+        for one in earlier:
+            _ask(client, one)
         found = check.check(subject, [client], rows)[0]
         with Client(client.spec, client.timeout_s) as other:
-            first, again = (_ask(c, subject) for c in (client, other))
+            first, again = ([_ask(c, one) for one in (*earlier, subject)][-1] for c in (client, other))
         detail: dict[str, Any] = {"inputs": {k: f"{v.dtype}{list(v.shape)}" for k, v in subject.inputs.items()}}
         if first.status is Status.PASS:
             same = again.status is Status.PASS and digest(first.outputs) == digest(again.outputs)

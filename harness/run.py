@@ -36,8 +36,8 @@ class Task:
     """What a reference worker does in one piece.
 
     `kind` is `row` (names of suite rows), `node` (onnx's node tests, of the operators named or of all), `witness`
-    (the witnesses of deviations, of the operators named or of all) or `repro` (ids or files of cases). `skip` are
-    cases that have their verdicts.
+    (the witnesses of deviations, of the operators named or of all) or `repro` (an id or file of a case; any before it
+    are what its process does before). `skip` are cases that have their verdicts.
     """
 
     kind: str
@@ -111,8 +111,8 @@ def perform(task: Task, settings: Settings, clients: Sequence[Client], emit: Cal
         for name in task.names:
             opsets.sweep_row(every[name], settings.budget, settings.seed, clients, emit, frozenset(task.skip))
     elif task.kind == "repro":
-        for text in task.names:
-            repro.reproduce(text, clients, emit)
+        *after, text = task.names
+        repro.reproduce(text, clients, emit, after)
     elif task.kind == "node":
         # Not in pieces: collecting them takes ten seconds in every process.
         check.check_node_tests((), clients, lambda r: emit(r) if not task.names or r.op in task.names else None)

@@ -133,12 +133,13 @@ def rule_findings(findings: Iterable[Finding], records: Iterable[Record]) -> lis
 
 
 def repro_line(record: Record, limit: int = 4000) -> str:
-    """The shell line that runs a record again: the smaller case where one was found."""
+    """The shell line that runs a record again: the smaller case where one was found, after those that it needs."""
     if record.suite == "model":
         model = clean(record.detail.get("model") or record.case.split("/")[1], limit)
         return f"opgauge model {quoted(model)} --backend {quoted(clean(record.backend, 200))}"
     case = clean(smaller(record.detail) or record.case, limit)
-    return f"opgauge repro {quoted(case)} --backend {quoted(clean(record.backend, 200))}"
+    after = "".join(f" --after {quoted(clean(one, limit))}" for one in record.detail.get("after") or ())
+    return f"opgauge repro {quoted(case)}{after} --backend {quoted(clean(record.backend, 200))}"
 
 
 def quoted(text: str) -> str:

@@ -97,9 +97,23 @@ def test_a_round_is_what_hypothesis_draws_with_the_same_seed(row):
     ours: generate.Decks = {}
     theirs: generate.Decks = {}
     for number in range(2):
-        assert generate.draw_round(row, 3, number, ours) == given_round(row, 3, number, theirs)
+        assert generate.draw_round(row, 3, number, ours, neighbours=0) == given_round(row, 3, number, theirs)
     assert ours == theirs
-    assert generate.draw_round(row, 4, 1, {}) != given_round(row, 3, 1, {})  # control: another seed
+    assert generate.draw_round(row, 4, 1, {}, neighbours=0) != given_round(row, 3, 1, {})  # control: another seed
+
+
+def twins(row: CaseSpec, neighbours: int) -> int:
+    """How often a case has the shapes of the one before it, and something else."""
+    cases = [c for n in range(1, 9) for c in generate.draw_round(row, 0, n, {}, neighbours)]
+    shapes = [[(a.name, a.shape) for a in c.args] for c in cases]
+    return sum(a == b and c != d for a, b, c, d in zip(shapes, shapes[1:], cases, cases[1:], strict=False))
+
+
+@pytest.mark.parametrize("name", ["Gemm/float32", "QLinearConv/uint8,int8", "Softmax/float32", "Transpose/int8"])
+def test_some_cases_are_the_one_before_with_other_attributes_or_data(name):
+    row = BY_NAME[name]
+    assert twins(row, generate.NEIGHBOURS) >= 8  # of 200
+    assert twins(row, 0) <= 4  # control
 
 
 def test_a_draw_that_assumes_too_much_gives_what_it_can_and_ends():

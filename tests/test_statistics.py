@@ -247,6 +247,9 @@ class Planted:
             Status.PASS, tuple(self.change(e.value) for e in evaluate(lower(data, inputs), inputs))
         )
 
+    def before(self):
+        return ()
+
     def receive(self):
         return self.answer
 

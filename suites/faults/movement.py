@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -261,6 +262,13 @@ def kept_weights(memory: dict[Any, Any], call: Call, outputs: Outputs) -> Output
     return outputs if packed is b or np.array_equal(packed, b) else honest(call.with_input(1, packed))
 
 
+def kept_attributes(memory: dict[Any, Any], call: Call, outputs: Outputs) -> Outputs:
+    """A plan is made once for each shape: the attributes of the first call hold for all."""
+    shapes = tuple((x.shape, x.dtype) if x is not None else None for x in call.inputs)
+    planned = memory.setdefault((call.op, call.opset, shapes), call.attrs)
+    return outputs if planned == call.attrs else honest(replace(call, attrs=planned))
+
+
 FAULTS = (
     Planted("M01", ("Transpose",), "indexing", "the inverse permutation", before=inverse_perm),
     Planted("M02", ("Transpose",), "indexing", "bytes stay where they are", inside=identity_perm),
@@ -296,4 +304,11 @@ FAULTS = (
     Remembering("S02", ("MatMul", "Gemm"), "state", "the accumulator is not cleared", recall=not_cleared),
     Remembering("S03", ("Softmax", "Sigmoid", "Add"), "state", "the first row length is kept", recall=first_length),
     Remembering("S04", ("MatMul", "Conv"), "state", "weights packed once for each shape", recall=kept_weights),
+    Remembering(
+        "S05",
+        ("Transpose", "Softmax", "Gather", "CumSum"),
+        "state",
+        "attributes of the first call of a shape",
+        recall=kept_attributes,
+    ),
 )

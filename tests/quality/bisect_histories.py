@@ -152,7 +152,9 @@ def simulated(plant: Plant, seed: int, noise: np.ndarray, home: Path) -> tuple[s
     broken = frozenset(rng.sample(able, round(BROKEN * COMMITS)))
 
     def measure(base: str, new: str) -> float:
-        return float(rng.choice(list(noise))) + (math.log1p(plant.extra) if int(new) >= culprit else 0.0)
+        return float(rng.choice(list(noise))) + math.log1p(plant.extra) * (
+            (int(new) >= culprit) - (int(base) >= culprit)
+        )
 
     places = tuple(str(i) for i in range(COMMITS + 1))
     question = Question(plant.what, RELEASES, "", bisect_probe.Subject(CASE), places)
