@@ -37,10 +37,10 @@ def settled(found: Record, client: Client, again: Callable[[Client], Record], se
     needed = fewest(before, wrong)
     if not needed:
         return _flaky(found, (), f"once after {len(before)} others in its process, right in a fresh one and after them")
-    text = f"after {needed[0].case}" if len(needed) == 1 else f"after {len(needed)} others, first {needed[0].case}"
-    return _flaky(found, needed, f"{text}, right in a fresh process")
+    these = needed[0].case if len(needed) == 1 else f"{len(needed)} others, first {needed[0].case}"
+    return _flaky(found, needed, f"only after {these}, right in a fresh process")
 
 
 def _flaky(found: Record, needed: Sequence[Request], when: str) -> Record:
     detail = {**found.detail, AFTER: [request.case for request in needed]}
-    return replace(found, status=Status.FLAKY, message=clean(f"wrong {when}: {found.message}"), detail=detail)
+    return replace(found, status=Status.FLAKY, message=clean(f"{when}: {found.message}"), detail=detail)

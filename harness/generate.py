@@ -97,9 +97,9 @@ def draw_round(
     """The cases of one round of a row, after the rounds that left the decks as they are: the simplest one first.
 
     What `hypothesis.given` would draw with this seed and this provider, at two fifths of its time: nothing is
-    recorded for a replay, because the id of a case is one. But one case in `neighbours` (0: none) is the one before
-    with something else: other attributes on the same shapes, other data for both. A kernel that caches by less than
-    it depends on is right until then.
+    recorded for a replay, because the id of a case is one. But after the first round one case in `neighbours` (0: none)
+    is the one before with something else: other attributes on the same shapes, other data for both. A kernel that
+    caches by less than it depends on is right until then.
     """
     provider, stream = dealing(decks), random.Random(stable_seed(row.name, seed, number))
     wanted, refused, drawn = FIRST if number == 0 else CHUNK, 0, list[Case]()
@@ -113,7 +113,7 @@ def draw_round(
         except (StopTest, UnsatisfiedAssumption):
             refused += 1
             continue
-        if neighbours and data.nodes and stream.randrange(neighbours) == 0:
+        if neighbours and number and data.nodes and stream.randrange(neighbours) == 0:
             prefix = beside(data, stream)
     return drawn
 

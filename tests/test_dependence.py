@@ -93,7 +93,7 @@ def test_a_cache_of_too_small_a_key_is_named_with_the_case_that_filled_it(
 
     assert [r.status for r in before] == [Status.PASS, Status.PASS]
     assert (last.status, last.detail["after"]) == (Status.FLAKY, [FIRST])
-    assert f"wrong after {FIRST}, right in a fresh process: output 0: " in last.message
+    assert f"only after {FIRST}, right in a fresh process: output 0: " in last.message
     assert "a cache whose key lacks what differs" in explain(last)
 
     words = shlex.split(repro_line(last))
@@ -119,7 +119,7 @@ def test_what_does_not_repeat_says_so(kernel: Client) -> None:
 
     assert first.status is Status.PASS
     assert (last.status, last.detail["after"]) == (Status.FLAKY, [])
-    assert "wrong once after 1 others in its process, right in a fresh one and after them" in last.message
+    assert "once after 1 others in its process, right in a fresh one and after them" in last.message
     assert "--after" not in repro_line(last)
 
 

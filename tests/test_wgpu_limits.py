@@ -191,7 +191,7 @@ def test_a_device_lost_during_a_case_is_that_cases_verdict_and_the_run_goes_on(e
     # Which case it is depends on how often the worker calls each one.
     failed = [i for i, r in enumerate(records) if r.status is not Status.PASS]
     assert failed in ([1], [2])
-    assert records[failed[0]].status is Status.FAIL
+    assert records[failed[0]].status is Status.FLAKY  # alone it is right
     assert "raised DeviceLostError: wgpu: the device was lost" in records[failed[0]].message
     assert len(records) == 5
 
