@@ -107,3 +107,23 @@ def test_two_half_steps_are_not_told_as_one() -> None:
     ends = b.Ends(b.STEP, 0.10, 0.004, 0.01)
     assert b.contradicts([0.101, 0.1, 0.099, 0.1, 0.102], [0.001, 0.0, -0.001, 0.0, 0.001], ends) == ""
     assert "more than one step" in b.contradicts([0.101, 0.1, 0.099, 0.1], [0.05, 0.051, 0.049, 0.05], ends)
+
+
+ENDS = b.Ends(b.STEP, math.log(1.05), 0.004, 0.006)
+
+
+@pytest.mark.parametrize(
+    ("middle", "spread", "count", "decision"),
+    [
+        (0.049, 0.004, 5, b.STEP),
+        (0.049, 0.004, 4, b.MORE),
+        (0.0, 0.004, 5, b.NONE),
+        (-0.05, 0.004, 5, b.NONE),
+        (0.049, 0.08, 5, b.MORE),
+        (0.0, 0.08, 24, b.MORE),
+    ],
+    ids=["the step", "too few", "none", "the other way", "their own noise is larger", "and stays undecided"],
+)
+def test_fresh_pairs_confirm_a_culprit_or_do_not(middle: float, spread: float, count: int, decision: str) -> None:
+    pairs = middle + spread * np.linspace(-1, 1, count)
+    assert b.confirm(list(pairs), ENDS, math.log1p(0.02)).decision == decision
