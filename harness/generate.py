@@ -70,8 +70,8 @@ class DealtProvider(UniformProvider):
     def draw_integer(self, min_value: int | None = None, max_value: int | None = None, **constraints: Any) -> int:
         if min_value is None or max_value is None or self._random is None or max_value - min_value >= DECK:
             return super().draw_integer(min_value, max_value, **constraints)
-        count = max_value - min_value + 1
-        deck = self.decks.setdefault((len(self._cd.nodes), count), [])
+        count, case = max_value - min_value + 1, self._cd
+        deck = self.decks.setdefault((len(case.nodes) if case else 0, count), [])
         if not deck:
             deck.extend(range(count))
             self._random.shuffle(deck)
@@ -120,11 +120,12 @@ def draw_round(
 
 def beside(data: ConjectureData, stream: random.Random) -> tuple[Any, ...]:
     """Choices for a case like the one drawn: all but one of few alternatives (an attribute), or the first ones."""
-    choices = data.choices
-    few = [i for i, node in enumerate(data.nodes) if node.type == "integer" and 0 < _span(node.constraints) < FEW]
+    choices: tuple[Any, ...] = data.choices
+    nodes: Sequence[Any] = data.nodes
+    few = [i for i, node in enumerate(nodes) if node.type == "integer" and 0 < _span(node.constraints) < FEW]
     if few and stream.randrange(3):
         at = few[stream.randrange(len(few))]
-        low, span = data.nodes[at].constraints["min_value"], _span(data.nodes[at].constraints)
+        low, span = nodes[at].constraints["min_value"], _span(nodes[at].constraints)
         other = low + (choices[at] - low + stream.randint(1, span)) % (span + 1)
         return (*choices[:at], other, *choices[at + 1 :])
     # The data and the opset are chosen last: rather more is kept than less.
