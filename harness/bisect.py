@@ -150,8 +150,7 @@ def _ends(notebook: Notebook, good: str, bad: str) -> bisect_noise.Ends:
             notebook.tell(f"ends: {math.expm1(step[0]):+.1%}, the good end against itself {math.expm1(same[0]):+.1%}")
         else:
             notebook.tell(
-                f"ends: {math.expm1(ends.effect):+.1%} +- {1.96 * ends.error:.1%} in {len(step)} pairs, "
-                f"noise of a pair {ends.sigma:.1%}: {ends.decision}"
+                f"ends: {_size(ends)} in {len(step)} pairs, noise of a pair {ends.sigma:.1%}: {ends.decision}"
             )
         if ends.decision != bisect_noise.MORE or len(step) >= notebook.question.pairs:
             return ends
@@ -165,14 +164,14 @@ def _confirmed(notebook: Notebook, culprit: str, before: str, ends: bisect_noise
         seen = bisect_noise.confirm(fresh, ends, math.log1p(notebook.question.smallest))
         if seen.decision != bisect_noise.MORE or len(fresh) >= notebook.question.pairs:
             break
-    told = f"{math.expm1(seen.effect):+.1%} +- {1.96 * seen.error:.1%} in {len(fresh)} fresh pairs"
+    told = f"{_size(seen)} in {len(fresh)} fresh pairs"
     notebook.tell(f"{notebook.title(culprit)} against the commit before it: {told}: {seen.decision}")
     return seen
 
 
-def _enough(ends: bisect_noise.Ends) -> int:
-    """Pairs of the culprit and of the commit before it, at least."""
-    return bisect_noise.FEW if abs(ends.effect) > bisect_noise.OBVIOUS else bisect_noise.FIRST
+def _size(ends: bisect_noise.Ends) -> str:
+    """The step with its 95 % interval."""
+    return f"{math.expm1(ends.effect):+.1%} +- {1.96 * ends.error:.1%}"
 
 
 def _no_step(notebook: Notebook, ends: bisect_noise.Ends, told: Mapping[str, Any]) -> Report:
@@ -183,7 +182,7 @@ def _no_step(notebook: Notebook, ends: bisect_noise.Ends, told: Mapping[str, Any
     if ends.decision == bisect_noise.UNSTEADY:
         reason = "the good end differs from itself: the machine is not steady enough"
         return notebook.report(CANNOT_TELL, reason, **told)
-    reason = f"the ends differ by {math.expm1(ends.effect):+.1%} +- {1.96 * ends.error:.1%}: neither a step nor none"
+    reason = f"the ends differ by {_size(ends)}: neither a step nor none"
     return notebook.report(CANNOT_TELL, reason, **told)
 
 
@@ -202,20 +201,21 @@ def _name(
     inside = belief.history.ancestors[first]
     older = [i for i in bisect_search.indices(inside) if i not in group and notebook.pairs(lines.names[i])]
     before = lines.names[older[-1]] if older else good
-    for place in (lines.names[first], before):
-        try:
-            while place != good and len(notebook.pairs(place)) < _enough(ends):
+    culprit = lines.names[first]
+    step = ""
+    try:
+        for place in (before, culprit):
+            while place != good and len(notebook.pairs(place)) < bisect_noise.enough(ends.effect):
                 notebook.pair(place, good)
-        except UnbuildableError as error:
-            return notebook.report(CANNOT_TELL, f"{notebook.title(place)}: {error}", **told)
-    wrong = bisect_noise.contradicts(
-        notebook.pairs(lines.names[first]), notebook.pairs(before) if before != good else (), ends
-    )
-    found = notebook.found(before, lines.names[first], [lines.names[i] for i in also])
-    if not wrong:
-        seen = _confirmed(notebook, lines.names[first], before, ends)
-        step = f"{math.expm1(seen.effect):+.1%} +- {1.96 * seen.error:.1%} against the commit before it"
-        wrong = "" if seen.decision == bisect_noise.STEP else f"it measures {step}"
+        pairs_before = notebook.pairs(before) if before != good else ()
+        wrong = bisect_noise.contradicts(notebook.pairs(culprit), pairs_before, ends)
+        if not wrong:
+            seen = _confirmed(notebook, culprit, before, ends)
+            step = f"{_size(seen)} against the commit before it"
+            wrong = "" if seen.decision == bisect_noise.STEP else f"it measures {step}"
+    except UnbuildableError as error:
+        return notebook.report(CANNOT_TELL, f"{notebook.title(place)}: {error}", **told)
+    found = notebook.found(before, culprit, [lines.names[i] for i in also])
     if wrong:
         return notebook.report(CANNOT_TELL, f"likely {found.title}, but {wrong}", confidence=share, **told)
     reason = f"{found.title}: {math.expm1(ends.effect):+.1%} against the good end, {step}, confidence {share:.2%}"

@@ -29,6 +29,11 @@ SIGMAS = (0.7, 1.0, 1.5, 2.2)  # a few pairs of the ends say little of the noise
 NEW_BUILD = 0.5  # what a look at a commit that must first be built is worth against one that is there
 
 
+def enough(effect: float) -> int:
+    """Pairs before anything is decided of a step of this size."""
+    return FEW if abs(effect) > OBVIOUS else FIRST
+
+
 def scale(pairs: Sequence[float], center: float) -> float:
     """The robust spread of log ratios."""
     return float(1.4826 * np.median(np.abs(np.asarray(pairs) - center)))
@@ -175,7 +180,7 @@ def confirm(pairs: Sequence[float], ends: Ends, smallest: float) -> Ends:
     error = MEDIAN_SE * sigma / math.sqrt(count)
     along = math.copysign(effect, effect * ends.effect)
     decision = MORE
-    if count >= (FEW if abs(ends.effect) > OBVIOUS else FIRST):
+    if count >= enough(ends.effect):
         if along - ABSENT * error > smallest / 2:
             decision = STEP
         elif along + ABSENT * error < abs(ends.effect) / 2:

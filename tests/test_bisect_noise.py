@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from opgauge import bisect, store
 from opgauge import bisect_noise as b
+from opgauge.bisect_notebook import CANNOT_TELL, CULPRIT, RELEASES, Measure, Notebook, Question, Report
+from opgauge.bisect_probe import Answer, Subject
 from opgauge.bisect_search import History, graph, line
+from opgauge.reference_engine.errors import BackendUnavailableError
 
 LIMIT = 24
 
@@ -127,3 +132,58 @@ ENDS = b.Ends(b.STEP, math.log(1.05), 0.004, 0.006)
 def test_fresh_pairs_confirm_a_culprit_or_do_not(middle: float, spread: float, count: int, decision: str) -> None:
     pairs = middle + spread * np.linspace(-1, 1, count)
     assert b.confirm(list(pairs), ENDS, math.log1p(0.02)).decision == decision
+
+
+class Pretended(Notebook):
+    """Builds nothing: places are numbers."""
+
+    def title(self, place: str) -> str:
+        return place
+
+    def backend(self, place: str) -> str:
+        return place
+
+
+def asked(home: Path, measure: Measure) -> Report:
+    question = Question(bisect.LATENCY, RELEASES, "", Subject("none"), tuple(str(i) for i in range(20)))
+    with store.create(home) as journal:
+        journal.append("question", {})
+        return bisect.answer(Pretended(question, journal, lambda _: None, lambda *_: Answer(""), measure))
+
+
+def slower(base: str, new: str, culprit: int = 7) -> float:
+    """A step of 5 % at the culprit, with a little noise of its own for each pair."""
+    noise = 0.002 * float(RNG.standard_normal())
+    return noise + math.log(1.05) * ((int(new) >= culprit) - (int(base) >= culprit))
+
+
+RNG = np.random.default_rng(0)
+
+
+def drifting(base: str, new: str) -> float:
+    """What looks like a step against the good end is none between neighbours."""
+    return slower(base, new) if base == "0" else 0.002 * float(RNG.standard_normal())
+
+
+def unloadable(base: str, new: str) -> float:
+    if base != "0":
+        raise BackendUnavailableError("died while loading")
+    return slower(base, new)
+
+
+@pytest.mark.parametrize(
+    ("measure", "result", "words"),
+    [
+        (slower, CULPRIT, "against the commit before it, confidence"),
+        (drifting, CANNOT_TELL, "likely 7, but it measures"),
+        (unloadable, CANNOT_TELL, "7: died while loading"),
+    ],
+    ids=["a step", "none between neighbours", "not measured"],
+)
+def test_a_culprit_is_named_after_fresh_pairs_with_the_one_before(
+    tmp_path: Path, measure: Measure, result: str, words: str
+) -> None:
+    report = asked(tmp_path, measure)
+    assert report.result == result
+    assert words in report.reason
+    assert [found.place for found in report.found] == (["7"] if result == CULPRIT else [])
